@@ -1,0 +1,114 @@
+"""What building an engine gives: the plan, and what the plan tells about itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from attnport.export.records import Record
+
+Causal = Literal["bounded", "masked", "none"]
+
+
+class AttentionFusion(Record):
+    """What became of one attention in one profile of the plan.
+
+    Attributes:
+        attention: Its name in the graph ("attn0").
+        fused: Whether scale, mask, softmax and both products run in one kernel.
+        kernel: The kernel's name in the plan ("_gemm_mha_v2_…"); None where not fused.
+        causal: "bounded" where the kernel skips the keys after the query, "masked" where it
+            computes and hides them, "none" where the attention is not causal.
+        nodes: The ONNX nodes inside the kernel, as the builder's table lists them.
+        profile: Index of the optimization profile.
+        reason: Why it is not fused; empty where it is.
+    """
+
+    attention: str
+    fused: bool
+    kernel: str | None
+    causal: Causal
+    nodes: tuple[str, ...] = ()
+    profile: int = 0
+    reason: str = ""
+
+
+class ProjectionFusion(Record):
+    """What became of one group of projections.
+
+    Attributes:
+        group: Its name in the graph ("attn0/qkv").
+        merged_in_graph: Whether the ONNX file holds one matrix for the group.
+        one_gemm: Whether the plan runs it as one GEMM.
+        layer: That layer's name; None where there is not one.
+        reason: Why not; empty where both hold.
+    """
+
+    group: str
+    merged_in_graph: bool
+    one_gemm: bool
+    layer: str | None
+    reason: str = ""
+
+
+class PlanLayer(Record):
+    """A row of the builder's layer table."""
+
+    name: str
+    type: str
+    tactic: str | None
+    nodes: tuple[str, ...]
+    profile: int = 0
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it is a kernel launch, not a helper for shapes."""
+        return self.type in {"kgen", "gemm", "runtime_fusion"}
+
+
+class FusionReport(Record):
+    """What the plan says of every attention and projection group, and how many kernels it runs.
+
+    Attributes:
+        attentions: One entry for each attention and profile.
+        projection_groups: One entry for each group.
+        kernel_count: Kernel launches per profile 0 (the layer types kgen, gemm, runtime_fusion).
+        layers: The whole table.
+    """
+
+    attentions: tuple[AttentionFusion, ...]
+    projection_groups: tuple[ProjectionFusion, ...]
+    kernel_count: int
+    layers: tuple[PlanLayer, ...]
+
+
+class EnginePlan(Record):
+    """The result of `attnport.build_engine`.
+
+    Attributes:
+        kind: The engine's kind ("ort-cpu", "tensorrt-rtx", …).
+        model: The bundle's name.
+        bundle_path: The bundle's folder.
+        bundle_hash: The hash of graph and weights that it was built from.
+        dtype: The bundle's dtype.
+        path: The plan, or the graph that the engine loads; None for engines made of the module.
+        plan_sha256: Its hash; None where there is no file of the engine's own.
+        versions: The libraries that built it.
+        build_seconds: Wall time of the build.
+        peak_memory_bytes: Peak resident memory of the building process; None where not measured.
+        fusion: What the plan says of itself; None for kinds that have no attention kernel.
+        log_path: The builder's messages; None where there are none.
+    """
+
+    kind: str
+    model: str
+    bundle_path: Path
+    bundle_hash: str
+    dtype: str
+    path: Path | None
+    plan_sha256: str | None = None
+    versions: dict[str, str]
+    build_seconds: float
+    peak_memory_bytes: int | None = None
+    fusion: FusionReport | None = None
+    log_path: Path | None = None
