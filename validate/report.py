@@ -1,0 +1,120 @@
+"""The Report: every Finding, what was measured, and the verdict.
+
+JSON is the truth; the HTML page and the table in the terminal are drawn from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError, computed_field
+
+from attnport.errors import UsageError
+from attnport.export.records import Record
+from attnport.validate.finding import Finding, Number
+
+FORMAT_VERSION = 1
+
+Verdict = Literal["proved", "failed", "not proved"]
+EXIT_CODES: dict[Verdict, int] = {"proved": 0, "failed": 1, "not proved": 3}
+
+
+class Machine(Record):
+    """Where the numbers were measured."""
+
+    platform: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...]
+    python: str
+    versions: dict[str, str]
+
+
+class Measurement(Record):
+    """A measured figure that decides nothing: latency of an engine, cost of a build.
+
+    Attributes:
+        kind: "latency" or "build".
+        values: For latency `median_us`, `p10_us`, `p90_us`, `p99_us`, `samples`, `threads`; and
+            where it is compared `ratio`, `ratio_low`, `ratio_high` (95% bootstrap interval of
+            this engine's median over the reference's) and `reference` (that engine's kind).
+            For a build `build_seconds`, `peak_memory_bytes`, `plan_bytes`.
+        note: What a reader must know to quote it ("no difference", "A/A test").
+    """
+
+    kind: Literal["latency", "build"]
+    model: str
+    bundle: str
+    dtype: str
+    engine: str
+    case: str
+    values: dict[str, Number]
+    note: str = ""
+
+
+class Report(Record):
+    """All findings and measurements of one run."""
+
+    format_version: int = FORMAT_VERSION
+    created: str
+    machine: Machine
+    findings: tuple[Finding, ...]
+    measurements: tuple[Measurement, ...] = ()
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def verdict(self) -> Verdict:
+        """"failed" outranks "not proved"; "proved" needs a requirement, and every one passed."""
+        required = [finding.status for finding in self.findings if finding.required]
+        if "failed" in required:
+            return "failed"
+        if not required or "not run" in required:
+            return "not proved"
+        return "proved"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the report as JSON; the file appears whole or not at all."""
+        target = Path(path)
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        beside.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
+        beside.replace(target)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Report:
+        """Reads a report written by `save`.
+
+        Raises:
+            UsageError: If the file is not a report, or its verdict is not that of its findings.
+        """
+        try:
+            content = json.loads(Path(path).read_text("utf-8"))
+            verdict = content.pop("verdict")
+            report = cls.model_validate(content)
+        except (OSError, ValueError, KeyError, AttributeError, ValidationError) as err:
+            raise UsageError(f"{path} is not a report written by attnport ({err})") from err
+        if report.verdict != verdict:
+            raise UsageError(
+                f"{path} says {verdict!r} where its findings say {report.verdict!r}: "
+                "it was edited; run the proof again"
+            )
+        return report
+
+    @classmethod
+    def merged(cls, reports: Iterable[Report]) -> Report:
+        """One report of several from the same machine."""
+        reports = list(reports)
+        return reports[0].model_copy(
+            update={
+                "findings": tuple(f for report in reports for f in report.findings),
+                "measurements": tuple(m for report in reports for m in report.measurements),
+            }
+        )
