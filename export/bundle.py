@@ -1,8 +1,8 @@
 """A bundle: the folder that travels from the machine that exports to the one that proves.
 
-    model.onnx, model.onnx.data   the graph, and its weights over 1 MiB
-    bundle.json                   where it came from, and the hash of everything in the folder
-    cases/*.safetensors           inputs, with the float64 result of the module
+model.onnx, model.onnx.data   the graph, and its weights over 1 MiB
+bundle.json                   where it came from, and the hash of everything in the folder
+cases/*.safetensors           inputs, with the float64 result of the module
 """
 
 from __future__ import annotations

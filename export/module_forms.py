@@ -1,0 +1,161 @@
+"""The forms in which one PyTorch module is run: its dtype, its SDPA form, its inputs by name.
+
+What is exported, what the float64 reference computes and what the torch engines run all come from
+here, so that they are the same module.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from attnport.errors import InputError, ModuleError
+
+_TORCH_DTYPES = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _TORCH_DTYPES.items()}
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The torch dtype of a name used in records."""
+    return _TORCH_DTYPES[name]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name used in records.
+
+    Raises:
+        ModuleError: If no record can hold tensors of that dtype.
+    """
+    if dtype not in _NAMES:
+        raise ModuleError(f"tensors of {dtype} cannot be exported; use one of {sorted(_NAMES)}")
+    return _NAMES[dtype]
+
+
+def module_in_dtype(module: torch.nn.Module, dtype: str) -> torch.nn.Module:
+    """A copy of the module with floating parameters and buffers in `dtype`, in eval mode.
+
+    Raises:
+        ModuleError: If the module cannot be copied.
+    """
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as err:  # deepcopy runs the module's own code
+        raise ModuleError(
+            f"{type(module).__name__} cannot be copied ({err}): export needs a copy of its own, "
+            "so detach what __deepcopy__ refuses"
+        ) from err
+    return copied.to(_TORCH_DTYPES[dtype]).eval()
+
+
+def sdpa_form(module: torch.nn.Module) -> torch.nn.Module | None:
+    """A copy whose attentions call F.scaled_dot_product_attention, where the module offers that.
+
+    A module offers it by an attribute `attention_form` ("eager" or "sdpa") on the submodules that
+    compute attention, as the reference modules have.
+    """
+    if not any(hasattr(part, "attention_form") for part in module.modules()):
+        return None
+    copied = copy.deepcopy(module)
+    for part in copied.modules():
+        if hasattr(part, "attention_form"):
+            part.attention_form = "sdpa"
+    return copied
+
+
+class _WatchSdpa(TorchFunctionMode):
+    """Notes whether F.scaled_dot_product_attention is called."""
+
+    called = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.called = True
+        return func(*args, **(kwargs or {}))
+
+
+def calls_sdpa(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> bool:
+    """Whether running the module on these inputs calls F.scaled_dot_product_attention."""
+    with _WatchSdpa() as watch:
+        call_module(module, feeds)
+    return watch.called
+
+
+def call_module(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Runs the module on inputs named as its forward's parameters, and flattens the result.
+
+    Names that are not parameters of forward (a *args module) are given by position, in order.
+
+    Returns:
+        The output tensors in the order in which the exporter numbers them; None is left out.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    with torch.inference_mode():
+        if all(name in parameters for name in feeds):
+            result = module(**feeds)
+        else:
+            result = module(*feeds.values())
+    return flatten_outputs(result)
+
+
+def flatten_outputs(result: object) -> list[torch.Tensor]:
+    """The tensors of a module's result, in torch.export's order.
+
+    Raises:
+        ModuleError: If there is none.
+    """
+    leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    if not leaves:
+        raise ModuleError(f"forward returned {type(result).__name__}, which holds no tensor")
+    return leaves
+
+
+def input_names(
+    module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[str]:
+    """The names of the tensor inputs, as the exporter gives them: forward's parameter names.
+
+    Raises:
+        InputError: If there are more arguments than forward takes.
+    """
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as err:
+        raise InputError(
+            f"the example inputs do not fit {type(module).__name__}.forward ({err}); its "
+            f"signature is forward{inspect.signature(module.forward)}"
+        ) from err
+    return [name for name, value in bound.arguments.items() if value is not None]
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """A tensor over a copy of the array; bfloat16 by its bits."""
+    contiguous = np.array(array, order="C", copy=True)
+    if contiguous.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(contiguous.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(contiguous)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor's values as a numpy array; bfloat16 becomes ml_dtypes' by its bits."""
+    plain = tensor.detach().cpu().contiguous()
+    if plain.dtype == torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
