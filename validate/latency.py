@@ -1,0 +1,159 @@
+"""Latency of a bundle's engines against PyTorch, in numbers that can be quoted.
+
+All engines of a bundle are measured by one process that does nothing else, with waiting threads
+told to sleep, in turns whose order is shuffled in each round. One engine is entered twice (the A/A
+test): what the method sees between it and itself is what it cannot tell from no difference.
+
+What is timed is `Engine.run`, arrays in and arrays out. Engines of one device and one dtype are
+compared; so far that is the CPU, where half precision is emulated and its latency worth nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from attnport.errors import UsageError
+from attnport.export.bundle import Bundle
+from attnport.export.records import CaseRecord
+from attnport.validate.latency_job import LatencyJob
+from attnport.validate.latency_process import samples_from_job
+from attnport.validate.latency_result import measurements_from_samples
+from attnport.validate.report import Measurement
+
+if TYPE_CHECKING:
+    import torch
+
+_NOT_ON_CPU = {"ort-cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx"}
+
+
+@dataclass(frozen=True)
+class LatencyResult:
+    """What was measured, and what was not.
+
+    Attributes:
+        measurements: One for each engine, and the A/A test last (its note begins "A/A test").
+        left_out: For each engine that was not measured the reason.
+    """
+
+    measurements: tuple[Measurement, ...]
+    left_out: dict[str, str]
+
+
+def measure_latency(
+    bundle: Bundle,
+    kinds: Sequence[str],
+    *,
+    module: torch.nn.Module | None = None,
+    module_maker: str | None = None,
+    case: str | None = None,
+    seconds: float = 3.0,
+    rounds: int = 21,
+    threads: int | None = None,
+    seed: int = 0,
+) -> LatencyResult:
+    """Measures engines on the inputs of one case, and compares them with the torch forms.
+
+    Args:
+        bundle: What the engines run.
+        kinds: The engines; the torch ones among them are what the others are compared with.
+        module: The module, for the torch engines; it must be one that pickle accepts.
+        module_maker: Instead of the module "package.module:function", called in the measuring
+            process with the bundle's `source`.
+        case: Whose inputs; by default the one whose sizes are nearest to every axis's opt.
+        seconds: About how long to measure, all engines together; opening and warming up come on
+            top. Engines too slow for it get fewer rounds.
+        rounds: How many turns each engine gets.
+        threads: Worker threads of each engine; by default the cores this process may use.
+        seed: Of the order of turns and of the bootstrap.
+
+    Raises:
+        UsageError: If the case does not exist, or a number makes no sense.
+    """
+    _check(module, module_maker, seconds, rounds)
+    wanted, left_out = _comparable(bundle, kinds)
+    if not wanted:
+        return LatencyResult((), left_out)
+    record = _case(bundle, case)
+    with tempfile.TemporaryDirectory(prefix="attnport-latency-") as temporary:
+        folder = Path(temporary)
+        job = LatencyJob(
+            bundle=str(bundle.path.absolute()),
+            kinds=tuple(wanted),
+            case=record.name,
+            seconds=seconds,
+            rounds=rounds,
+            threads=threads or _usable_cores(),
+            seed=seed,
+            module_maker=module_maker,
+            module_argument=bundle.manifest.source,
+        )
+        samples, outcome = samples_from_job(job, module, folder)
+    left_out |= outcome.left_out
+    found = measurements_from_samples(bundle, job, samples, outcome.same_as)
+    return LatencyResult(found, left_out)
+
+
+def nearest_case(bundle: Bundle) -> CaseRecord:
+    """The case whose sizes are nearest to every axis's opt, of ordinary magnitudes if there is one.
+
+    Raises:
+        UsageError: If the bundle has no cases.
+    """
+    cases = bundle.manifest.cases
+    if not cases:
+        raise UsageError(
+            f"bundle {bundle.path} holds no case to measure with: export it with cases"
+        )
+    # Denormal and overflowing inputs take other paths through a CPU than ordinary ones.
+    usual = [record for record in cases if record.magnitude == "normal"] or list(cases)
+    return min(usual, key=lambda record: _distance(bundle, record))
+
+
+def _distance(bundle: Bundle, record: CaseRecord) -> float:
+    return sum(
+        abs(math.log(max(record.sizes[name], 1) / max(axis.opt, 1)))
+        for name, axis in bundle.axes.items()
+        if name in record.sizes
+    )
+
+
+def _check(
+    module: torch.nn.Module | None, module_maker: str | None, seconds: float, rounds: int
+) -> None:
+    if module is not None and module_maker is not None:
+        raise UsageError("module and module_maker are both given: give one of them")
+    if rounds < 2 or not seconds > 0:
+        raise UsageError(
+            f"rounds={rounds} and seconds={seconds}: give at least 2 rounds and more than 0 seconds"
+        )
+
+
+def _comparable(bundle: Bundle, kinds: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Which kinds run on the CPU in a dtype that it computes in, and why the others do not."""
+    left_out: dict[str, str] = {}
+    for kind in dict.fromkeys(kinds):
+        if kind in _NOT_ON_CPU:
+            left_out[kind] = "it runs on a GPU, and engines of different devices are not compared"
+        elif kind == "oip":
+            left_out[kind] = "it is a served endpoint: its latency is that of the network, too"
+        elif bundle.dtype in ("float16", "bfloat16"):
+            left_out[kind] = f"{bundle.dtype} is emulated on a CPU: its latency says nothing"
+    return [kind for kind in dict.fromkeys(kinds) if kind not in left_out], left_out
+
+
+def _case(bundle: Bundle, name: str | None) -> CaseRecord:
+    return nearest_case(bundle) if name is None else bundle.load_case(name).record
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return psutil.cpu_count(logical=False) or 1
