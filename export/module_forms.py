@@ -45,7 +45,9 @@ def dtype_name(dtype: torch.dtype) -> str:
         ModuleError: If no record can hold tensors of that dtype.
     """
     if dtype not in _NAMES:
-        raise ModuleError(f"tensors of {dtype} cannot be exported; use one of {sorted(_NAMES)}")
+        raise ModuleError(
+            f"tensors of {dtype} cannot be exported; use one of {', '.join(_TORCH_DTYPES)}"
+        )
     return _NAMES[dtype]
 
 
@@ -76,7 +78,7 @@ def sdpa_form(module: torch.nn.Module) -> torch.nn.Module | None:
     copied = copy.deepcopy(module)
     for part in copied.modules():
         if hasattr(part, "attention_form"):
-            part.attention_form = "sdpa"
+            setattr(part, "attention_form", "sdpa")  # noqa: B010 - not a declared attribute
     return copied
 
 
@@ -95,7 +97,7 @@ def calls_sdpa(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> bo
     """Whether running the module on these inputs calls F.scaled_dot_product_attention."""
     with _WatchSdpa() as watch:
         call_module(module, feeds)
-    return watch.called
+    return bool(watch.called)
 
 
 def call_module(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:

@@ -1,0 +1,226 @@
+"""What the mask terms of an attention mean: causal, hiding nothing, or able to hide a whole row.
+
+Masks that follow from shapes and constants alone (a tril buffer, a comparison of ranges) are read
+off at concrete sizes, however they were written. What depends on inputs stays a term.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from attnport.export.concrete import ConcreteGraph, constant_array, constant_scalar
+from attnport.export.sites import AttentionSite, MaskTerm
+
+# Ancestors of a mask beyond this many nodes, or over a product, are not a mask's own arithmetic.
+_MAX_ANCESTORS = 400
+_HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
+
+
+def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
+    """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
+    terms = [_without_additive_disguise(term) for term in site.terms]
+    kept: list[MaskTerm] = []
+    for term in terms:
+        meaning = _meaning_of_constant(term, site, graphs)
+        if meaning == "causal":
+            site.causal = True
+        elif meaning != "nothing":
+            kept.append(term)
+    site.terms = kept
+    site.dead_rows = any(_may_hide_a_row(term, graphs) for term in kept)
+
+
+def _without_additive_disguise(term: MaskTerm) -> MaskTerm:
+    """Add(scores, Where(visible, 0, −inf)) hides exactly as Where(visible, scores, −inf) does."""
+    node = term.value.producer()
+    if term.kind != "additive" or node is None or node.op_type != "Where":
+        return term
+    condition, when_true, when_false = (*node.inputs,)
+    assert condition is not None
+    for inverted, zero, fill in ((False, when_true, when_false), (True, when_false, when_true)):
+        if constant_scalar(zero) == 0.0 and constant_scalar(fill) == -math.inf:
+            return MaskTerm("bool", condition, inverted)
+    return term
+
+
+def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
+    """Where the term leaves the scores as they are, if its data is known and it does only that."""
+    data = graph.data(term.value)
+    if data is None:
+        return None
+    if term.kind == "bool":
+        return ~data if term.inverted else data
+    hidden = data <= _hiding_value(data.dtype)
+    return ~hidden if np.all(hidden | (data == 0)) else None
+
+
+def _hiding_value(dtype: np.dtype[np.generic]) -> float:
+    """Adding this or less leaves nothing of any probability beside a visible key's."""
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).min) / 2
+
+
+def _meaning_of_constant(
+    term: MaskTerm, site: AttentionSite, graphs: Sequence[ConcreteGraph]
+) -> str:
+    """ "causal" or "nothing" where the term means that at every size asked at; else ""."""
+    if term.kind == "bool" and term.fill > -1e30 and not _is_dtype_minimum(term):
+        return ""
+    meanings = set()
+    for graph in graphs:
+        visible = visible_at(term, graph)
+        shape = _scores_shape(site, graph)
+        if visible is None or shape is None:
+            return ""
+        full = np.broadcast_to(visible, shape)
+        if full.all():
+            meanings.add("nothing")
+        elif np.array_equal(full, np.broadcast_to(np.tri(*shape[-2:], dtype=bool), shape)):
+            meanings.add("causal")
+        else:
+            return ""
+    return "causal" if "causal" in meanings else "nothing"
+
+
+def _is_dtype_minimum(term: MaskTerm) -> bool:
+    return term.fill == float(np.finfo(np.float16).min)
+
+
+def _scores_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, ...] | None:
+    if site.source == "pattern":
+        return graph.shape(site.nodes[0].outputs[0])
+    query, key = graph.shape(site.query), graph.shape(site.key)
+    if query is None or key is None:
+        return None
+    return (query[0], 1, query[-2], key[-2])
+
+
+def _may_hide_a_row(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
+    """Whether some input can leave a query without a single visible key."""
+    if term.kind == "bool" and math.isfinite(term.fill):
+        return False
+    known = [visible_at(term, graph) for graph in graphs]
+    if all(visible is not None for visible in known):
+        return any(not visible.any(-1).all() for visible in known if visible is not None)
+    return term.kind == "bool" or _can_be_minus_infinity(term.value)
+
+
+def _can_be_minus_infinity(value: ir.Value) -> bool:
+    """Whether an additive mask holds −inf for some input: given so, or made from such a constant."""
+    inputs, constants, complete = ancestry([value])
+    if not complete:
+        return True
+    if any(source.dtype is not None and source.dtype.is_floating_point() for source in inputs):
+        return True
+    for constant in constants:
+        array = constant_array(constant)
+        if array is not None and array.dtype.kind == "f" and np.isneginf(array).any():
+            return True
+    return False
+
+
+def ancestry(values: Iterable[ir.Value]) -> tuple[set[ir.Value], set[ir.Value], bool]:
+    """The graph inputs and constants that values are computed from.
+
+    Returns:
+        Inputs, constants, and whether the walk was complete: it stops at products and norms, whose
+        results are activations and not masks.
+    """
+    inputs: set[ir.Value] = set()
+    constants: set[ir.Value] = set()
+    pending, seen, complete = list(values), set(values), True
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if value.const_value is not None:
+            constants.add(value)
+        elif node is None:
+            inputs.add(value)
+        elif node.op_type in _HEAVY or len(seen) > _MAX_ANCESTORS:
+            complete = False
+        elif node.op_type != "Shape":  # a mask's sizes may come from an activation
+            fresh = [v for v in node.inputs if v is not None and v not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+    return inputs, constants, complete
+
+
+def mask_feeds(
+    sites: Sequence[AttentionSite], conditions: Iterable[ir.Value], graph: ConcreteGraph, seed: int
+) -> dict[str, np.ndarray]:
+    """Random masks for the inputs that masks are computed from.
+
+    Zeros and ones for what hides, zeros and −inf for what is added, each likely enough to leave
+    some rows dead and others alive at the small sizes that are asked at.
+    """
+    rng = np.random.default_rng(seed)
+    added = [t.value for site in sites for t in site.terms if t.kind == "additive"]
+    hiding = [t.value for site in sites for t in site.terms if t.kind == "bool"]
+    feeds: dict[str, np.ndarray] = {}
+    for values, fill in ((added, -np.inf), ([*hiding, *conditions], 1.0)):
+        inputs, _, complete = ancestry(values)
+        for value in sorted(inputs, key=lambda v: str(v.name)) if complete else ():
+            shape = graph.shape(value)
+            if shape is None or value.dtype is None or value.name in feeds:
+                continue
+            chosen = rng.random(shape) < 0.5
+            integral = value.dtype == ir.DataType.BOOL or value.dtype.is_integer()
+            content = np.where(chosen, 1.0 if integral else fill, 0.0)
+            feeds[str(value.name)] = content.astype(value.dtype.numpy())
+    return feeds
+
+
+def guard_of(site: AttentionSite) -> ir.Node | None:
+    """The Where of `Where(condition, context, 0)`, if that is the context's only use."""
+    users = [use.node for use in site.context.uses()]
+    if len(users) != 1 or users[0].op_type != "Where" or site.context.is_graph_output():
+        return None
+    condition, kept, other = users[0].inputs
+    if kept is not site.context or constant_scalar(other) != 0.0 or condition is None:
+        return None
+    return users[0]
+
+
+def guard_is_redundant(site: AttentionSite, guard: ir.Node, fed: Sequence[ConcreteGraph]) -> bool:
+    """Whether the guard's condition is "this row has a visible key", on random masks."""
+    condition = guard.inputs[0]
+    assert condition is not None
+    for graph in fed:
+        kept = graph.data(condition)
+        shape = _scores_shape(site, graph)
+        alive = alive_at(site, shape, graph) if shape is not None else None
+        if kept is None or alive is None or kept.shape[-1:] != (1,):
+            return False
+        if not np.array_equal(np.broadcast_to(kept, alive.shape), alive):
+            return False
+    return bool(fed)
+
+
+def alive_at(
+    site: AttentionSite, shape: tuple[int, ...], graph: ConcreteGraph
+) -> np.ndarray | None:
+    """(…,N,1): which rows have a visible key; None where a term's data is not known."""
+    visible = np.tri(*shape[-2:], dtype=bool) if site.causal else np.ones(shape[-2:], bool)
+    visible = np.broadcast_to(visible, shape)
+    for term in site.terms:
+        data = graph.data(term.value)
+        if data is None:
+            return None
+        seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
+        visible = visible & np.broadcast_to(seen, shape)
+    return visible.any(-1, keepdims=True)
+
+
+def with_inverse_resolved(term: MaskTerm) -> MaskTerm:
+    """Hidden = Not(visible) is visible: takes the value before the Not."""
+    node = term.value.producer()
+    if term.kind == "bool" and node is not None and node.op_type == "Not":
+        assert node.inputs[0] is not None
+        return dataclasses.replace(term, value=node.inputs[0], inverted=not term.inverted)
+    return term

@@ -1,0 +1,161 @@
+"""One attention of a graph, as the passes hold it between finding and rewriting."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from attnport.export.concrete import ConcreteGraph
+from attnport.export.movement import Chain, HeadLayout, head_layout, push_indices, trace_back
+from attnport.export.records import AttentionInfo
+
+Operand = Literal["query", "key", "value"]
+
+
+@dataclass(frozen=True)
+class MaskTerm:
+    """Something that hides or shifts scores.
+
+    Attributes:
+        kind: "bool" hides where `value` is False (or True, if inverted); "additive" is added.
+        value: The mask, which broadcasts to (B,H,N,T).
+        inverted: Whether True means hidden.
+        fill: What a hidden score becomes.
+    """
+
+    kind: Literal["bool", "additive"]
+    value: ir.Value
+    inverted: bool = False
+    fill: float = -math.inf
+
+
+@dataclass
+class AttentionSite:
+    """An attention, found.
+
+    Attributes:
+        name: "attn0", …
+        source: Whether it stands as the operator or as a pattern.
+        nodes: The nodes from the scores to the context, without those that only feed them.
+        query: (B,H,N,Dh), or (B·H,N,Dh), or (B,N,E) for the operator's three-dimensional form.
+        key: As query with T for N; its last two axes swapped where `key_transposed`.
+        value: As key, never swapped.
+        context: The result, of query's shape.
+        scale: The factor on the scores that stands between the products.
+        terms: What hides or shifts scores, in the order of application.
+        causal: Whether keys after the query are hidden by shape alone.
+        heads: H, where an attribute says so (the operator's three-dimensional form).
+        kv_heads: Hkv, likewise.
+        softmax_dtype: The dtype that the softmax runs in, where the graph casts to one.
+        problem: Why it cannot be rewritten; empty where it can.
+    """
+
+    name: str
+    source: Literal["operator", "pattern"]
+    nodes: list[ir.Node]
+    query: ir.Value
+    key: ir.Value
+    value: ir.Value
+    context: ir.Value
+    key_transposed: bool = False
+    scale: float = 1.0
+    terms: list[MaskTerm] = field(default_factory=list)
+    causal: bool = False
+    dead_rows: bool = False
+    heads: int | None = None
+    kv_heads: int | None = None
+    softmax_dtype: ir.DataType | None = None
+    problem: str = ""
+    chains: dict[Operand, Chain] = field(default_factory=dict)
+    layouts: dict[Operand, HeadLayout] = field(default_factory=dict)
+
+    def operand(self, which: Operand) -> ir.Value:
+        return {"query": self.query, "key": self.key, "value": self.value}[which]
+
+    def describe(self) -> AttentionInfo:
+        """What `inspect` and the bundle say of it."""
+        kinds = {term.kind for term in self.terms}
+        mask: Literal["none", "bool", "additive", "bool+additive"] = "none"
+        if kinds:
+            mask = "bool+additive" if len(kinds) == 2 else next(iter(kinds))
+        query, key = self.layouts.get("query"), self.layouts.get("key")
+        return AttentionInfo(
+            name=self.name,
+            source=self.source,
+            nodes=tuple(node.name or "" for node in self.nodes),
+            heads=query.heads if query else self.heads,
+            kv_heads=len(key.distinct_heads()[0]) if key else self.kv_heads,
+            head_size=query.head_size if query else None,
+            scale=self.total_scale,
+            mask=mask,
+            causal=self.causal,
+            dead_rows=self.dead_rows,
+            recognised=not self.problem,
+            reason=self.problem,
+        )
+
+    @property
+    def total_scale(self) -> float:
+        """The factor on Q·Kᵀ, wherever the graph applies it."""
+        total = self.scale
+        for which in ("query", "key"):
+            if which in self.chains:
+                total *= self.chains[which].scale  # type: ignore[index]
+        return total
+
+
+def find_layouts(site: AttentionSite, graphs: list[ConcreteGraph]) -> None:
+    """Finds for query, key and value where their heads come from; what has no layout is left out.
+
+    The layout must be the same at every size that is asked at.
+    """
+    for which in ("query", "key", "value"):
+        chain = trace_back(site.operand(which))  # type: ignore[arg-type]
+        site.chains[which] = chain  # type: ignore[index]
+        found = [_layout(site, which, chain, graph) for graph in graphs]  # type: ignore[arg-type]
+        first = found[0]
+        if first is not None and all(f is not None and f.same_as(first) for f in found):
+            site.layouts[which] = first  # type: ignore[index]
+
+
+def _layout(
+    site: AttentionSite, which: Operand, chain: Chain, graph: ConcreteGraph
+) -> HeadLayout | None:
+    indices = push_indices(chain, graph)
+    shape = graph.shape(chain.source)
+    if indices is None or shape is None or len(shape) not in (2, 3):
+        return None
+    if which == "key" and site.key_transposed:
+        indices = indices.swapaxes(-1, -2)
+    four = _with_heads(site, which, indices, shape)
+    return head_layout(four, shape) if four is not None else None
+
+
+def _with_heads(
+    site: AttentionSite, which: Operand, indices: np.ndarray, source: tuple[int, ...]
+) -> np.ndarray | None:
+    """Gives the indices the axes B, H, N, Dh."""
+    if indices.ndim == 4:
+        return indices
+    if indices.ndim != 3:
+        return None
+    heads = site.heads if which == "query" else site.kv_heads
+    if heads is not None:  # the operator's (B,N,H·Dh)
+        batch, tokens, width = indices.shape
+        return indices.reshape(batch, tokens, heads, width // heads).transpose(0, 2, 1, 3)
+    return _split_leading_axis(indices, source)
+
+
+def _split_leading_axis(indices: np.ndarray, source: tuple[int, ...]) -> np.ndarray | None:
+    """(B·H,N,Dh) -> (B,H,N,Dh), where the source tells B: its leading axes are B and N."""
+    if len(source) != 3:
+        return None
+    tokens = indices.shape[1]
+    batch = source[0] if source[1] == tokens else source[1]
+    if indices.shape[0] % batch:
+        return None
+    return indices.reshape(batch, indices.shape[0] // batch, *indices.shape[1:])
