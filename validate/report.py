@@ -5,6 +5,7 @@ JSON is the truth; the HTML page and the table in the terminal are drawn from it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable
@@ -24,7 +25,17 @@ EXIT_CODES: dict[Verdict, int] = {"proved": 0, "failed": 1, "not proved": 3}
 
 
 class Machine(Record):
-    """Where the numbers were measured."""
+    """Where the numbers were measured.
+
+    Attributes:
+        platform: Operating system and architecture.
+        cpu: The processor's model name.
+        cores: How many cores this process may use.
+        memory_bytes: Main memory.
+        gpus: Name, driver and memory of each; empty where there is none.
+        python: Python's version.
+        versions: The installed libraries that can change a result.
+    """
 
     platform: str
     cpu: str
@@ -40,10 +51,16 @@ class Measurement(Record):
 
     Attributes:
         kind: "latency" or "build".
+        model: The bundle's name.
+        bundle: The bundle's hash.
+        dtype: The bundle's dtype.
+        engine: The kind of engine.
+        case: The case that was timed; "build" for a build.
         values: For latency `median_us`, `p10_us`, `p90_us`, `p99_us`, `samples`, `threads`; and
             where it is compared `ratio`, `ratio_low`, `ratio_high` (95% bootstrap interval of
-            this engine's median over the reference's) and `reference` (that engine's kind).
-            For a build `build_seconds`, `peak_memory_bytes`, `plan_bytes`.
+            this engine's median over that of `reference`, the fastest torch form), and
+            `eager_ratio`, `eager_ratio_low`, `eager_ratio_high` over torch-eager.
+            For a build `build_seconds`, `peak_memory_bytes`, `plan_bytes`, `kernels`.
         note: What a reader must know to quote it ("no difference", "A/A test").
     """
 
@@ -58,7 +75,15 @@ class Measurement(Record):
 
 
 class Report(Record):
-    """All findings and measurements of one run."""
+    """All findings and measurements of one run.
+
+    Attributes:
+        format_version: Of this file.
+        created: When the run ended, ISO 8601 in UTC.
+        machine: Where it ran.
+        findings: What was checked: only these decide the verdict.
+        measurements: What was measured and decides nothing.
+    """
 
     format_version: int = FORMAT_VERSION
     created: str
@@ -69,7 +94,7 @@ class Report(Record):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
-        """"failed" outranks "not proved"; "proved" needs a requirement, and every one passed."""
+        """What the requirements say: failed outranks not run, and none at all proves nothing."""
         required = [finding.status for finding in self.findings if finding.required]
         if "failed" in required:
             return "failed"
@@ -82,11 +107,21 @@ class Report(Record):
         return EXIT_CODES[self.verdict]
 
     def save(self, path: str | Path) -> None:
-        """Writes the report as JSON; the file appears whole or not at all."""
+        """Writes the report as JSON; the file appears whole or not at all.
+
+        Raises:
+            UsageError: If the file cannot be written.
+        """
         target = Path(path)
         beside = target.with_name(f".{target.name}.{os.getpid()}")
-        beside.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
-        beside.replace(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(self.model_dump_json(indent=2) + "\n", "utf-8")
+            beside.replace(target)
+        except OSError as err:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise UsageError(f"the report cannot be written to {target}: {err}") from err
 
     @classmethod
     def load(cls, path: str | Path) -> Report:
@@ -98,7 +133,10 @@ class Report(Record):
         try:
             content = json.loads(Path(path).read_text("utf-8"))
             verdict = content.pop("verdict")
+            _refuse_newer(content.get("format_version"), path)
             report = cls.model_validate(content)
+        except UsageError:
+            raise
         except (OSError, ValueError, KeyError, AttributeError, ValidationError) as err:
             raise UsageError(f"{path} is not a report written by attnport ({err})") from err
         if report.verdict != verdict:
@@ -110,11 +148,27 @@ class Report(Record):
 
     @classmethod
     def merged(cls, reports: Iterable[Report]) -> Report:
-        """One report of several from the same machine."""
+        """One report of several from the same machine.
+
+        Raises:
+            UsageError: If there are none, or they were made on different machines.
+        """
         reports = list(reports)
+        if len({report.machine.model_dump_json() for report in reports}) != 1:
+            raise UsageError(
+                f"{len(reports)} reports cannot become one: give one or more from the same machine"
+            )
         return reports[0].model_copy(
             update={
                 "findings": tuple(f for report in reports for f in report.findings),
                 "measurements": tuple(m for report in reports for m in report.measurements),
             }
+        )
+
+
+def _refuse_newer(version: object, path: str | Path) -> None:
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise UsageError(
+            f"{path} is of format {version}, and this attnport reads up to {FORMAT_VERSION}: "
+            "upgrade attnport"
         )

@@ -1,0 +1,94 @@
+"""The parity bound: how far an engine may be from the float64 module. The one place that says it.
+
+    bound = C · max(error of eager PyTorch, error of SDPA, error of the perturbed float64 module)
+            + ULPS ulp at the output's magnitude
+
+It is taken twice for every output: on the largest error, with the ulp of the largest magnitude,
+and on the mean error, with the ulp of the root mean square, since a mean of rounding errors is as
+large as the rounding of a typical element.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+from attnport.export.arrays import numpy_dtype
+from attnport.export.records import OutputErrors, OutputReference
+
+# Good engines come to 3.5 times eager PyTorch's error where the softmax is saturated, and to 2.1
+# times elsewhere (onnxruntime 1.32 against torch 2.13 on CPUs, float32 and float16). They are to
+# stay under 0.7 of the bound, so that a machine that orders its sums otherwise is not accused:
+# 3.5 / 0.7 = 5.
+C = 5.0
+
+# A result is rounded once when it is computed, and once more when an engine stores it in between.
+ULPS = 2
+
+# Above this share of the output's root mean square, a bound lets visibly wrong results pass.
+INFORMATIVE_SHARE = 0.1
+
+
+def bound(reference: OutputReference, dtype: str) -> OutputErrors:
+    """The largest and the mean error that an output may have.
+
+    Args:
+        reference: What is known of the output in one case.
+        dtype: The output's dtype, by its name in records.
+    """
+    known = [e for e in (reference.eager, reference.sdpa, reference.perturbed) if e is not None]
+    return OutputErrors(
+        max=C * _largest([e.max for e in known]) + ULPS * ulp(reference.max_abs, dtype),
+        mean=C * _largest([e.mean for e in known]) + ULPS * ulp(reference.rms, dtype),
+    )
+
+
+def ulp(magnitude: float, dtype: str) -> float:
+    """The distance from a number of that magnitude to the next one; 0 where numbers are whole.
+
+    >>> ulp(1.0, "float16") == 2**-10
+    True
+    """
+    kind = numpy_dtype(dtype)
+    if kind.kind in "biu":
+        return 0.0
+    if not math.isfinite(magnitude):
+        return magnitude
+    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    smallest = int(info.minexp)
+    exponent = max(math.frexp(magnitude)[1] - 1, smallest) if magnitude else smallest
+    return math.ldexp(1.0, exponent - int(info.nmant))
+
+
+def incomparable(reference: OutputReference) -> str:
+    """Why an output cannot be compared whatever the engine gives; empty where it can."""
+    if reference.note:
+        return reference.note
+    if reference.eager is None:
+        return (
+            "PyTorch overflows here: the module itself is not finite in this dtype, and float64 is"
+        )
+    if not (reference.eager.max < math.inf and reference.eager.mean < math.inf):
+        return "PyTorch overflows here: its error in this dtype is not finite"
+    return ""
+
+
+def uninformative(reference: OutputReference, dtype: str) -> str:
+    """Why being within the bound would prove nothing; empty where it proves something."""
+    if reference.max_abs == 0:
+        return "uninformative: the reference is zero everywhere"
+    limit = bound(reference, dtype).max
+    # Written so that a NaN counts as uninformative.
+    if not limit <= INFORMATIVE_SHARE * reference.rms:
+        return (
+            f"uninformative: the bound {limit:.3g} exceeds {INFORMATIVE_SHARE:.0%} of the output's "
+            f"root mean square {reference.rms:.3g}"
+        )
+    return ""
+
+
+def _largest(errors: list[float]) -> float:
+    # numpy's maximum keeps a NaN; whether Python's does depends on the order.
+    return float(np.max(errors, initial=0.0))
