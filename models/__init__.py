@@ -10,7 +10,7 @@ from attnport.models.attention import (
 )
 from attnport.models.blocks import AttentionStack, DecoderBlock, EncoderBlock
 from attnport.models.masks import causal_mask, causal_padding_mask, key_padding_mask
-from attnport.models.registry import names, resolve
+from attnport.models.registry import model_names, resolve
 from attnport.models.sources import module_from_source, spec_from_source
 from attnport.models.spec import ModelSpec
 
@@ -26,8 +26,8 @@ __all__ = [
     "causal_mask",
     "causal_padding_mask",
     "key_padding_mask",
+    "model_names",
     "module_from_source",
-    "names",
     "resolve",
     "spec_from_source",
 ]

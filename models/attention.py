@@ -178,10 +178,11 @@ def _check_sizes(d_model: int, num_heads: int) -> None:
     if d_model % num_heads:
         divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
         below = max(h for h in divisors if h <= num_heads)
-        above = min((h for h in divisors if h > num_heads), default=d_model)
+        above = [h for h in divisors if h > num_heads][:1]
+        fitting = " or ".join(map(str, [below, *above]))
         raise ModuleError(
             f"d_model={d_model} is not divisible by num_heads={num_heads}: each head gets "
-            f"d_model/num_heads columns, so take num_heads={below} or {above}, or another d_model"
+            f"d_model/num_heads columns, so take num_heads={fitting}, or another d_model"
         )
 
 

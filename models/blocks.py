@@ -51,6 +51,9 @@ class _Residual(nn.Module):
         self.norm_first = norm_first
         self.norm = nn.LayerNorm(d_model, bias=bias)
 
+    def extra_repr(self) -> str:
+        return f"norm_first={self.norm_first}"
+
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         output: Tensor = (
             x + sublayer(self.norm(x)) if self.norm_first else self.norm(x + sublayer(x))

@@ -24,7 +24,7 @@ def checked_args(args: object, source: str) -> tuple[Tensor, ...]:
         )
     for i, arg in enumerate(given):
         if not isinstance(arg, Tensor) or arg.numel() == 0:
-            what = "an empty tensor" if isinstance(arg, Tensor) else f"a {type(arg).__name__}"
+            what = "an empty tensor" if isinstance(arg, Tensor) else repr(type(arg).__name__)
             raise ModuleError(
                 f"{source} gives {what} as example argument {i}: give tensors with elements, "
                 "and bind everything else inside the module"

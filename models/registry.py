@@ -160,7 +160,7 @@ def _with_sized_names(entry: Entry) -> dict[str, Entry]:
 REGISTRY = {name: entry for base in _BASES for name, entry in _with_sized_names(base).items()}
 
 
-def names() -> tuple[str, ...]:
+def model_names() -> tuple[str, ...]:
     """Every name of the registry, in the order that people should read them."""
     return tuple(REGISTRY)
 
