@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from attnport.engines.kinds import engine_kind
 from attnport.errors import UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.records import CaseRecord
@@ -30,8 +31,6 @@ from attnport.validate.report import Measurement
 
 if TYPE_CHECKING:
     import torch
-
-_NOT_ON_CPU = {"ort-cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def measure_latency(
         seed: Of the order of turns and of the bootstrap.
 
     Raises:
-        UsageError: If the case does not exist, or a number makes no sense.
+        UsageError: If the case or an engine does not exist, or a number makes no sense.
     """
     _check(module, module_maker, seconds, rounds)
     wanted, left_out = _comparable(bundle, kinds)
@@ -140,10 +139,8 @@ def _comparable(bundle: Bundle, kinds: Sequence[str]) -> tuple[list[str], dict[s
     """Which kinds run on the CPU in a dtype that it computes in, and why the others do not."""
     left_out: dict[str, str] = {}
     for kind in dict.fromkeys(kinds):
-        if kind in _NOT_ON_CPU:
+        if engine_kind(kind).device != "cpu":
             left_out[kind] = "it runs on a GPU, and engines of different devices are not compared"
-        elif kind == "oip":
-            left_out[kind] = "it is a served endpoint: its latency is that of the network, too"
         elif bundle.dtype in ("float16", "bfloat16"):
             left_out[kind] = f"{bundle.dtype} is emulated on a CPU: its latency says nothing"
     return [kind for kind in dict.fromkeys(kinds) if kind not in left_out], left_out
