@@ -124,7 +124,8 @@ def _fused_into(findings: Sequence[Finding]) -> tuple[str, ...]:
             cells.append(f"{len(fused)}/{len(mine)} {kernels}")
         else:
             reason = next(f.message for f in mine if f.status != "passed")
-            cells.append(f"{len(fused)}/{len(mine)} {engine} {reason}")
+            reason = _short(reason.removeprefix("not fused: "))
+            cells.append(f"{len(fused)}/{len(mine)} {engine}: {reason}")
     return tuple(cells)
 
 
