@@ -40,7 +40,7 @@ class Engine(ABC):
     def placement(self) -> dict[str, int]:
         """How many nodes each provider or device runs ("CPUExecutionProvider": 12)."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - an engine may hold nothing
         """Frees what the engine holds; running it afterwards is an error."""
 
     def __enter__(self) -> Self:

@@ -22,6 +22,7 @@ class AttentionFusion(Record):
         nodes: The ONNX nodes inside the kernel, as the builder's table lists them.
         profile: Index of the optimization profile.
         reason: Why it is not fused; empty where it is.
+        note: What could not be told of a fused one; empty where all is known.
     """
 
     attention: str
@@ -31,6 +32,7 @@ class AttentionFusion(Record):
     nodes: tuple[str, ...] = ()
     profile: int = 0
     reason: str = ""
+    note: str = ""
 
 
 class ProjectionFusion(Record):
@@ -98,6 +100,7 @@ class EnginePlan(Record):
         peak_memory_bytes: Peak resident memory of the building process; None where not measured.
         fusion: What the plan says of itself; None for kinds that have no attention kernel.
         log_path: The builder's messages; None where there are none.
+        warnings: What the user should know of this build, a sentence each.
     """
 
     kind: str
@@ -112,3 +115,4 @@ class EnginePlan(Record):
     peak_memory_bytes: int | None = None
     fusion: FusionReport | None = None
     log_path: Path | None = None
+    warnings: tuple[str, ...] = ()

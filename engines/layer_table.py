@@ -1,0 +1,59 @@
+"""The table of layers that TensorRT's builder writes to its log.
+
+With a VERBOSE logger and ProfilingVerbosity.DETAILED the builder logs one message that begins
+with "Layers:" and gives a line to each layer of the plan: name, type, tactic, and the ONNX nodes
+that ended in it. It needs no GPU, unlike the engine inspector. Read from TensorRT for RTX 1.7.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from attnport.engines.plan import PlanLayer
+from attnport.errors import InternalError
+
+TABLE_HEADER = "Layers:"
+
+_LAYER = re.compile(r"Name: (?P<name>.*?), LayerType: (?P<type>\w+)")
+_TACTIC = re.compile(r"TacticName: ([^,]*)")
+_METADATA = re.compile(r"Metadata: (.*)$")
+_NODE = re.compile(r"\[ONNX Layer: ([^\]\x1e]*)")
+_PROFILE = re.compile(r"_myl(\d+)_\d+$")
+
+
+def parse_layer_tables(messages: Iterable[str]) -> tuple[PlanLayer, ...]:
+    """The rows of every "Layers:" message among a builder's messages.
+
+    Raises:
+        InternalError: If there is no row, so that nothing can be said of the plan.
+    """
+    layers = tuple(
+        layer
+        for message in messages
+        if message.startswith(TABLE_HEADER)
+        for layer in map(_parse_row, message.splitlines())
+        if layer is not None
+    )
+    if not layers:
+        raise InternalError(
+            "TensorRT built a plan and logged no table of layers, so nothing can be said about "
+            "fusion: please report it with the version of TensorRT"
+        )
+    return layers
+
+
+def _parse_row(line: str) -> PlanLayer | None:
+    row = _LAYER.match(line)
+    if row is None:
+        return None
+    tactic = _TACTIC.search(line, row.end())
+    metadata = _METADATA.search(line)
+    profile = _PROFILE.search(row["name"])
+    return PlanLayer(
+        name=row["name"],
+        type=row["type"],
+        tactic=(tactic[1] or None) if tactic else None,
+        nodes=tuple(dict.fromkeys(_NODE.findall(metadata[1]))) if metadata else (),
+        profile=int(profile[1]) if profile else 0,
+    )

@@ -1,0 +1,69 @@
+"""Which libraries this Python really loads, not only finds installed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+from types import ModuleType
+
+# The distribution that gives each module, and the extra of attnport that installs it.
+_DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "onnxruntime": ("onnxruntime", "onnxruntime-gpu"),
+    "tensorrt": ("tensorrt", "tensorrt-cu13"),
+    "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx"),
+}
+_EXTRAS = {"torch": "export", "onnxruntime": "ort", "tensorrt": "trt", "tensorrt_rtx": "rtx"}
+
+
+def load(library: str) -> ModuleType | None:
+    """The module, or None where it cannot be imported; `why_missing` says why."""
+    return None if why_missing(library) else importlib.import_module(library)
+
+
+@functools.cache
+def why_missing(library: str) -> str:
+    """Why a library cannot be imported, as a clause; "" where it can."""
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError as err:
+        if err.name == library:
+            return f"{library} is not installed"
+        return f"{library} is installed and needs {err.name}, which is not"
+    except Exception as err:  # a shared library that does not load raises as it likes
+        return f"{library} is installed and does not load ({_first_line(err)})"
+    return _conflict(library)
+
+
+def install_command(library: str) -> str:
+    """The command that supplies a library."""
+    return f"pip install 'attnport[{_EXTRAS[library]}]'"
+
+
+def version(library: str) -> str:
+    """The version of a library that loads, as the module itself says."""
+    return str(importlib.import_module(library).__version__)
+
+
+def _conflict(library: str) -> str:
+    """Two distributions that write the same files: the second one wins, silently."""
+    installed = [name for name in _DISTRIBUTIONS.get(library, ()) if _is_installed(name)]
+    if library == "onnxruntime" and len(installed) > 1:
+        return (
+            "onnxruntime and onnxruntime-gpu are both installed, and overwrite each other's "
+            "files: uninstall both, then install one"
+        )
+    return ""
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,72 @@
+"""What the process that asks for a TensorRT build and the one that does it tell each other.
+
+This file and `trt_child` import nothing heavy: the child's start is part of every build.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from attnport.export.records import Record
+
+REQUEST = "request.json"
+RESULT = "result.json"
+PLAN = "model.plan"
+LOG = "build.log"
+
+
+class ShapeRange(Record):
+    """The shapes that one profile allows for one input."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+class BuildRequest(Record):
+    """One build, to be done in the folder that holds this request.
+
+    Attributes:
+        library: The module to build with; both have the same interface.
+        model_path: The ONNX file.
+        profiles: The optimization profiles: a range for each input with a varying dimension.
+    """
+
+    library: Literal["tensorrt", "tensorrt_rtx"]
+    model_path: Path
+    profiles: tuple[dict[str, ShapeRange], ...] = ()
+
+
+class BuildFailure(Record):
+    """Why there is no plan, in TensorRT's words.
+
+    Attributes:
+        stage: What was being done.
+        message: TensorRT's reason.
+        node: The ONNX node that it is about; "" where TensorRT does not say.
+        operator: That node's operator.
+    """
+
+    stage: Literal["parse", "profile", "build"]
+    message: str
+    node: str = ""
+    operator: str = ""
+
+
+class BuildResult(Record):
+    """What the child leaves beside the plan.
+
+    Attributes:
+        failure: Why there is no plan; None where there is one.
+        layer_tables: The builder's messages that hold its table of layers.
+        library_version: TensorRT's version.
+        build_seconds: Wall time of parsing and building.
+        peak_memory_bytes: The child's peak resident memory; None where the system does not say.
+    """
+
+    failure: BuildFailure | None
+    layer_tables: tuple[str, ...]
+    library_version: str
+    build_seconds: float
+    peak_memory_bytes: int | None
