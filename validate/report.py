@@ -132,13 +132,15 @@ class Report(Record):
         """
         try:
             content = json.loads(Path(path).read_text("utf-8"))
-            verdict = content.pop("verdict")
+            if not isinstance(content, dict):
+                raise ValueError("it holds no JSON object")
             _refuse_newer(content.get("format_version"), path)
+            verdict = content.pop("verdict", "nothing")
             report = cls.model_validate(content)
         except UsageError:
             raise
-        except (OSError, ValueError, KeyError, AttributeError, ValidationError) as err:
-            raise UsageError(f"{path} is not a report written by attnport ({err})") from err
+        except (OSError, ValueError) as err:
+            raise UsageError(f"{path} is not a report written by attnport: {_fault(err)}") from err
         if report.verdict != verdict:
             raise UsageError(
                 f"{path} says {verdict!r} where its findings say {report.verdict!r}: "
@@ -172,3 +174,10 @@ def _refuse_newer(version: object, path: str | Path) -> None:
             f"{path} is of format {version}, and this attnport reads up to {FORMAT_VERSION}: "
             "upgrade attnport"
         )
+
+
+def _fault(error: OSError | ValueError) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
