@@ -134,6 +134,9 @@ class _StrayFinder(importlib.abc.MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         file = self._files.get(name)
         if file is None:
+            if any(known.startswith(f"{name}.") for known in self._files):
+                # A package without a file of its own, whose modules are known here.
+                return importlib.machinery.ModuleSpec(name, None, is_package=True)
             return None
         folders = [str(Path(file).parent)] if Path(file).name == "__init__.py" else None
         return importlib.util.spec_from_file_location(
