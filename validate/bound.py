@@ -18,7 +18,7 @@ import numpy as np
 from attnport.export.arrays import numpy_dtype
 from attnport.export.records import OutputErrors, OutputReference
 
-# Good engines come to 3.5 times the error of eager PyTorch where the softmax is saturated. Over 864
+# Good engines come to 3.5 times the error of eager PyTorch where the softmax is saturated. Over 432
 # runs of onnxruntime 1.32 against torch 2.13 on a CPU (float32 and float16, widths 64 and 512, with
 # and without causality, inputs of variance 1, 8 and 30) the most was 2.1 times the largest of the
 # three errors, 0.41 of the bound. A good engine is to stay under 0.7 of it, so that one that orders
