@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from attnport.validate.coverage import COVERAGE
 from attnport.validate.finding import Finding, Number
 from attnport.validate.report import Measurement, Report
 from attnport.validate.table import SummaryRow, summary_rows
@@ -69,7 +70,8 @@ def reasons(report: Report) -> list[Reason]:
     """Why not, the failed requirements first; those that say the same are told once."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     left = [f for f in report.findings if f.required and f.status != "passed"]
-    for finding in sorted(left, key=lambda finding: finding.status != "failed"):
+    # The sum of an engine's cases is no news beside the case that failed.
+    for finding in sorted(left, key=lambda f: (f.status != "failed", f.case == COVERAGE)):
         key = (finding.status, finding.check, finding.engine, finding.message)
         groups.setdefault(key, []).append(finding)
     return [

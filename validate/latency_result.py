@@ -85,8 +85,10 @@ def _alone(fastest: str | None) -> str:
 
 def _words(ratio: Ratio, same: Ratio | None, reference: str) -> str:
     """What a reader may say of the ratio."""
-    if not is_difference(ratio, 1.0 if same is None else resolution(same)):
-        said = f"no difference from {reference}"
+    factor = 1.0 if same is None else resolution(same)
+    if not is_difference(ratio, factor):
+        within = (max(factor, ratio.high, 1 / ratio.low) - 1) * 100
+        said = f"no difference from {reference} within {within:.0f}%"
     elif ratio.value < 1:
         said = f"{1 / ratio.value:.2f} times as fast as {reference}"
     else:
