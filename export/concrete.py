@@ -17,6 +17,8 @@ import onnx_ir as ir
 from onnx import shape_inference
 from onnx.reference import ReferenceEvaluator
 
+from attnport.export import capture_operator
+
 logger = logging.getLogger(__name__)
 
 # Known data is for masks, indices and shapes; a tensor above this is a weight or an activation.
@@ -90,6 +92,9 @@ class ConcreteGraph:
     def _take_node(self, node: ir.Node) -> None:
         if self._evaluate(node):
             return
+        if node.domain == capture_operator.DOMAIN:
+            self._take_captured_attention(node)
+            return
         try:
             self._infer(node)
         except Exception as err:
@@ -157,6 +162,16 @@ class ConcreteGraph:
         for value in node.outputs:
             if value.name in found:
                 self._types[value] = found[value.name]
+
+    def _take_captured_attention(self, node: ir.Node) -> None:
+        """The context has the query's shape, but for the value's last axis."""
+        query, _, value = node.inputs[:3]
+        shapes = [self.shape(v) if v is not None else None for v in (query, value)]
+        if shapes[0] is not None and shapes[1] is not None and query is not None:
+            element = self._types[query].tensor_type.elem_type
+            self._types[node.outputs[0]] = onnx.helper.make_tensor_type_proto(
+                element, [*shapes[0][:-1], shapes[1][-1]]
+            )
 
     def _fall_back(self, node: ir.Node) -> None:
         """Takes the file's own annotation where it has one that the sizes make concrete."""

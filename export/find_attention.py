@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from attnport.export import capture_operator
 from attnport.export.concrete import ConcreteGraph, constant_scalar
 from attnport.export.masks import analyse_masks
 from attnport.export.sites import AttentionSite, MaskTerm, find_layouts
@@ -27,7 +28,7 @@ def find_attentions(graph: ir.Graph, graphs: Sequence[ConcreteGraph]) -> list[At
     sites: list[AttentionSite] = []
     for node in graph:
         site = None
-        if node.op_type == "Attention" and node.domain == "":
+        if node.op_type == "Attention" and node.domain in ("", capture_operator.DOMAIN):
             site = _from_operator(node)
         elif node.op_type == "Softmax" and node.domain == "":
             site = _from_softmax(node, graphs[0])

@@ -54,7 +54,9 @@ class GraphWriter:
     def scalar(self, number: float, dtype: ir.DataType) -> ir.Value:
         """A constant number of a dtype, shared between all that need the same."""
         text = repr(float(number)).replace("-", "m").replace("+", "")
-        return self.constant(np.array(number).astype(dtype.numpy()), f"{dtype.name.lower()}_{text}")
+        return self.constant(
+            np.array(number).astype(dtype.numpy()), f"{dtype.name.lower()}_{text}"
+        )
 
     def constant(self, array: np.ndarray, name: str) -> ir.Value:
         """An initializer; one of that name is reused, so the name must determine the content."""
@@ -76,6 +78,11 @@ class GraphWriter:
     def insert_before(self, node: ir.Node) -> None:
         """Puts what was added before a node of the graph."""
         self.graph.insert_before(node, list(self._tape.nodes))
+        self._tape = tape.Tape()
+
+    def append(self) -> None:
+        """Puts what was added at the end of the graph."""
+        self.graph.extend(list(self._tape.nodes))
         self._tape = tape.Tape()
 
     def _unique(self, name: str) -> str:

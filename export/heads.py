@@ -1,10 +1,12 @@
 """Writes the canonical way from a projection to heads, and recognises it.
 
-    batch-first      (B,N,E) -> Reshape (B,N,H,Dh) -> Transpose (B,H,N,Dh), or (B,H,Dh,N) for keys
-    sequence-first   (N,B,E) -> Reshape (N,B,H,Dh) -> Transpose (B,H,N,Dh), likewise
+batch-first      (B,N,E) -> Reshape (B,N,H,Dh) -> Transpose (B,H,N,Dh), or (B,H,Dh,N) for keys
+sequence-first   (N,B,E) -> Reshape (N,B,H,Dh) -> Transpose (B,H,N,Dh), likewise
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -21,10 +23,7 @@ _PERMUTATIONS: dict[tuple[bool, SourceLayout], list[int]] = {
     (True, "sequence-first"): [1, 2, 3, 0],
 }
 _CANONICAL = (["Reshape", "Transpose"], ["Split", "Reshape", "Transpose"])
-_CANONICAL_PACKED = (
-    ["Reshape", "Transpose", "Split"],
-    ["Reshape", "Transpose", "Split", "Transpose"],
-)
+_PACKED = ["Reshape", "Transpose", "Split"]
 
 
 def write_heads(
@@ -44,13 +43,13 @@ def write_heads(
     return writer.op("Transpose", [reshaped], f"{name}_heads", {"perm": permutation})
 
 
-def repeat_heads(
-    writer: GraphWriter, value: ir.Value, index: np.ndarray, name: str
-) -> ir.Value:
+def repeat_heads(writer: GraphWriter, value: ir.Value, index: np.ndarray, name: str) -> ir.Value:
     """Repeats key/value heads for grouped queries: head h is head index[h] of the value."""
     if np.array_equal(index, np.arange(len(index))):
         return value
-    return writer.op("Gather", [value, writer.integers(index.tolist())], f"{name}_repeat", {"axis": 1})
+    return writer.op(
+        "Gather", [value, writer.integers(index.tolist())], f"{name}_repeat", {"axis": 1}
+    )
 
 
 def columns_in_order(layout: HeadLayout) -> int | None:
@@ -63,8 +62,29 @@ def columns_in_order(layout: HeadLayout) -> int | None:
 
 def is_canonical(site: AttentionSite, which: Operand) -> bool:
     """Whether the operand's heads already stand as this module writes them."""
-    chain = site.chains[which]
-    types = [node.op_type for node in chain.nodes if node.op_type != "Mul"]
+    types = _types(site, which)
+    packed = [*_PACKED, "Transpose"] if which == "key" and site.key_transposed else _PACKED
+    return types in _CANONICAL or types == packed
+
+
+def packed_heads(site: AttentionSite, which: Operand) -> ir.Value | None:
+    """The output of a canonical Split of packed heads, (B,H,N,Dh), if the operand is one."""
+    if not is_canonical(site, which) or _types(site, which)[:3] != _PACKED:
+        return None
+    return next(
+        node.outputs[_output_towards(node, site.chains[which].nodes, site.chains[which].end)]
+        for node in site.chains[which].nodes
+        if node.op_type == "Split"
+    )
+
+
+def _output_towards(split: ir.Node, nodes: Sequence[ir.Node], end: ir.Value) -> int:
+    used = {value for node in nodes for value in node.inputs} | {end}
+    return next(i for i, output in enumerate(split.outputs) if output in used)
+
+
+def _types(site: AttentionSite, which: Operand) -> list[str]:
+    types = [node.op_type for node in site.chains[which].nodes if node.op_type != "Mul"]
     if types and types[-1] == "Gather":
         types.pop()
-    return types in _CANONICAL or types in _CANONICAL_PACKED
+    return types

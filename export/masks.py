@@ -6,10 +6,10 @@ off at concrete sizes, however they were written. What depends on inputs stays a
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
@@ -36,7 +36,7 @@ def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
 
 
 def _without_additive_disguise(term: MaskTerm) -> MaskTerm:
-    """Add(scores, Where(visible, 0, −inf)) hides exactly as Where(visible, scores, −inf) does."""
+    """Add(scores, Where(visible, 0, -inf)) hides exactly as Where(visible, scores, -inf) does."""
     node = term.value.producer()
     if term.kind != "additive" or node is None or node.op_type != "Where":
         return term
@@ -61,21 +61,19 @@ def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
 
 def _hiding_value(dtype: np.dtype[np.generic]) -> float:
     """Adding this or less leaves nothing of any probability beside a visible key's."""
-    import ml_dtypes
-
     return float(ml_dtypes.finfo(dtype).min) / 2
 
 
 def _meaning_of_constant(
     term: MaskTerm, site: AttentionSite, graphs: Sequence[ConcreteGraph]
 ) -> str:
-    """ "causal" or "nothing" where the term means that at every size asked at; else ""."""
+    """What the term means at every size asked at: "causal", "nothing", or "" for anything else."""
     if term.kind == "bool" and term.fill > -1e30 and not _is_dtype_minimum(term):
         return ""
     meanings = set()
     for graph in graphs:
         visible = visible_at(term, graph)
-        shape = _scores_shape(site, graph)
+        shape = scores_shape(site, graph)
         if visible is None or shape is None:
             return ""
         full = np.broadcast_to(visible, shape)
@@ -92,7 +90,7 @@ def _is_dtype_minimum(term: MaskTerm) -> bool:
     return term.fill == float(np.finfo(np.float16).min)
 
 
-def _scores_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, ...] | None:
+def scores_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, ...] | None:
     if site.source == "pattern":
         return graph.shape(site.nodes[0].outputs[0])
     query, key = graph.shape(site.query), graph.shape(site.key)
@@ -112,7 +110,7 @@ def _may_hide_a_row(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
 
 
 def _can_be_minus_infinity(value: ir.Value) -> bool:
-    """Whether an additive mask holds −inf for some input: given so, or made from such a constant."""
+    """Whether an additive mask holds -inf for some input: given so, or made from such a constant."""
     inputs, constants, complete = ancestry([value])
     if not complete:
         return True
@@ -156,7 +154,7 @@ def mask_feeds(
 ) -> dict[str, np.ndarray]:
     """Random masks for the inputs that masks are computed from.
 
-    Zeros and ones for what hides, zeros and −inf for what is added, each likely enough to leave
+    Zeros and ones for what hides, zeros and -inf for what is added, each likely enough to leave
     some rows dead and others alive at the small sizes that are asked at.
     """
     rng = np.random.default_rng(seed)
@@ -176,32 +174,6 @@ def mask_feeds(
     return feeds
 
 
-def guard_of(site: AttentionSite) -> ir.Node | None:
-    """The Where of `Where(condition, context, 0)`, if that is the context's only use."""
-    users = [use.node for use in site.context.uses()]
-    if len(users) != 1 or users[0].op_type != "Where" or site.context.is_graph_output():
-        return None
-    condition, kept, other = users[0].inputs
-    if kept is not site.context or constant_scalar(other) != 0.0 or condition is None:
-        return None
-    return users[0]
-
-
-def guard_is_redundant(site: AttentionSite, guard: ir.Node, fed: Sequence[ConcreteGraph]) -> bool:
-    """Whether the guard's condition is "this row has a visible key", on random masks."""
-    condition = guard.inputs[0]
-    assert condition is not None
-    for graph in fed:
-        kept = graph.data(condition)
-        shape = _scores_shape(site, graph)
-        alive = alive_at(site, shape, graph) if shape is not None else None
-        if kept is None or alive is None or kept.shape[-1:] != (1,):
-            return False
-        if not np.array_equal(np.broadcast_to(kept, alive.shape), alive):
-            return False
-    return bool(fed)
-
-
 def alive_at(
     site: AttentionSite, shape: tuple[int, ...], graph: ConcreteGraph
 ) -> np.ndarray | None:
@@ -215,12 +187,3 @@ def alive_at(
         seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
         visible = visible & np.broadcast_to(seen, shape)
     return visible.any(-1, keepdims=True)
-
-
-def with_inverse_resolved(term: MaskTerm) -> MaskTerm:
-    """Hidden = Not(visible) is visible: takes the value before the Not."""
-    node = term.value.producer()
-    if term.kind == "bool" and node is not None and node.op_type == "Not":
-        assert node.inputs[0] is not None
-        return dataclasses.replace(term, value=node.inputs[0], inverted=not term.inverted)
-    return term

@@ -208,9 +208,7 @@ def _between(site: AttentionSite, which: Operand, projection: Projection) -> lis
     return [value for value in values if value is not chain.end]
 
 
-def find_groups(
-    sites: Sequence[AttentionSite], graphs: Sequence[ConcreteGraph]
-) -> list[Group]:
+def find_groups(sites: Sequence[AttentionSite], graphs: Sequence[ConcreteGraph]) -> list[Group]:
     """For each attention the projections that share an input, where there are two or three."""
     groups = []
     for site in sites:

@@ -1,0 +1,157 @@
+"""What follows an attention: the heads put side by side again, ·W_O, and guards for dead rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from attnport.export.concrete import ConcreteGraph, constant_scalar
+from attnport.export.masks import alive_at, scores_shape
+from attnport.export.movement import MOVEMENT, Chain, SourceLayout, push_indices
+from attnport.export.sites import AttentionSite
+
+
+@dataclass(frozen=True)
+class MergedHeads:
+    """The context with its heads side by side, in the order (h,d).
+
+    Attributes:
+        value: (B,N,E) for "batch-first", (N,B,E) for "sequence-first", (B·N,E) for "flat".
+        layout: Which of these.
+        nodes: The nodes from the context to it.
+    """
+
+    value: ir.Value
+    layout: SourceLayout
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def is_canonical(self) -> bool:
+        return [node.op_type for node in self.nodes] == ["Transpose", "Reshape"]
+
+
+def merged_heads(
+    site: AttentionSite, context: ir.Value, graphs: Sequence[ConcreteGraph]
+) -> MergedHeads | None:
+    """The last value after the context that holds its rows with the heads side by side.
+
+    Args:
+        site: The attention.
+        context: Its context, after a guard on it where there is one.
+        graphs: The graph at concrete sizes.
+    """
+    nodes: list[ir.Node] = []
+    value, found = context, _merged_at(site, context, [], context, graphs)
+    while (node := _only_movement(value)) is not None:
+        nodes.append(node)
+        value = node.outputs[0]
+        found = _merged_at(site, context, nodes, value, graphs) or found
+    return found
+
+
+def _only_movement(value: ir.Value) -> ir.Node | None:
+    """The one node that uses the value, if it only moves elements."""
+    users = list(dict.fromkeys(use.node for use in value.uses()))
+    if len(users) != 1 or value.is_graph_output():
+        return None
+    node = users[0]
+    moves = node.domain == "" and node.op_type in MOVEMENT and node.op_type != "Split"
+    return node if moves and node.inputs[0] is value else None
+
+
+def _merged_at(
+    site: AttentionSite,
+    context: ir.Value,
+    nodes: Sequence[ir.Node],
+    value: ir.Value,
+    graphs: Sequence[ConcreteGraph],
+) -> MergedHeads | None:
+    layouts = {_layout_at(site, Chain(context, value, tuple(nodes)), graph) for graph in graphs}
+    layout = layouts.pop()
+    if layouts or layout is None:
+        return None
+    return MergedHeads(value, layout, tuple(nodes))
+
+
+def _layout_at(site: AttentionSite, chain: Chain, graph: ConcreteGraph) -> SourceLayout | None:
+    indices = push_indices(chain, graph)
+    shape = _context_shape(site, graph)
+    if indices is None or shape is None:
+        return None
+    if not chain.nodes and site.heads is not None:  # the operator's (B,N,E)
+        return "batch-first"
+    batch, heads, tokens, size = shape
+    if indices.size != batch * heads * tokens * size:
+        return None
+    plain = np.arange(indices.size).reshape(shape)
+    rows = {
+        "batch-first": plain.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * size),
+        "sequence-first": plain.transpose(2, 0, 1, 3).reshape(tokens, batch, heads * size),
+        "flat": plain.transpose(0, 2, 1, 3).reshape(batch * tokens, heads * size),
+    }
+    for layout, expected in rows.items():
+        if np.array_equal(indices, expected):
+            return layout  # type: ignore[return-value]
+    return None
+
+
+def _context_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, int, int, int] | None:
+    """(B,H,N,Dv), also where the context stands as (B·H,N,Dv)."""
+    shape = graph.shape(site.context)
+    if shape is None or len(shape) not in (3, 4):
+        return None
+    if len(shape) == 4:
+        return (shape[0], shape[1], shape[2], shape[3])
+    heads = site.layouts["query"].heads if "query" in site.layouts else 0
+    if not heads or shape[0] % heads:
+        return None
+    return (shape[0] // heads, heads, shape[1], shape[2])
+
+
+def output_product(merged: MergedHeads | None) -> ir.Node | None:
+    """The MatMul with W_O, if it is all that uses the merged heads."""
+    if merged is None or merged.layout == "flat" or merged.value.is_graph_output():
+        return None
+    users = list(dict.fromkeys(use.node for use in merged.value.uses()))
+    if len(users) != 1 or users[0].op_type != "MatMul" or users[0].inputs[0] is not merged.value:
+        return None
+    weight = users[0].inputs[1]
+    constant = weight is not None and weight.const_value is not None
+    return users[0] if constant else None
+
+
+def guard_on(value: ir.Value) -> ir.Node | None:
+    """The Where of `Where(condition, value, 0)`, if that is the value's only use."""
+    users = list(dict.fromkeys(use.node for use in value.uses()))
+    if len(users) != 1 or users[0].op_type != "Where" or value.is_graph_output():
+        return None
+    _, kept, other = users[0].inputs
+    return users[0] if kept is value and constant_scalar(other) == 0.0 else None
+
+
+def guard_is_redundant(site: AttentionSite, guard: ir.Node, fed: Sequence[ConcreteGraph]) -> bool:
+    """Whether the guard's condition is "this row has a visible key", tried on random masks."""
+    condition = guard.inputs[0]
+    assert condition is not None
+    return bool(fed) and all(_says_alive(site, condition, graph) for graph in fed)
+
+
+def _says_alive(site: AttentionSite, condition: ir.Value, graph: ConcreteGraph) -> bool:
+    kept, shape = graph.data(condition), scores_shape(site, graph)
+    alive = alive_at(site, shape, graph) if shape is not None else None
+    if kept is None or alive is None or kept.shape[-1:] != (1,):
+        return False
+    rows = [alive]
+    if kept.ndim == 3 and (alive == alive[:, :1]).all():  # (B,N,1) or (N,B,1), after ·W_O
+        rows = [alive[:, 0], alive[:, 0].swapaxes(0, 1)]
+    return any(_broadcasts_to(kept, row) for row in rows)
+
+
+def _broadcasts_to(kept: np.ndarray, alive: np.ndarray) -> bool:
+    try:
+        return np.array_equal(np.broadcast_to(kept, alive.shape), alive)
+    except ValueError:
+        return False

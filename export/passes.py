@@ -1,0 +1,165 @@
+"""The passes, in their order, on any ONNX graph.
+
+    tidy               functions inlined, constants made initializers, dead nodes removed
+    merge_qkv          projections that share an input become one matrix
+    write_pattern      every attention in the canonical form (or write_attention, the operator)
+
+Each pass finds the attentions anew in the graph that it is given, so none depends on what another
+one remembered. A second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from attnport.axes import Axis
+from attnport.errors import InternalError
+from attnport.export import capture_operator
+from attnport.export.concrete import ConcreteGraph
+from attnport.export.context_rows import guard_on, merged_heads, output_product
+from attnport.export.find_attention import find_attentions
+from attnport.export.masks import mask_feeds
+from attnport.export.merge_qkv import merge_qkv
+from attnport.export.projections import find_groups
+from attnport.export.records import Form, Inspection, PassRecord
+from attnport.export.sites import AttentionSite
+from attnport.export.write_attention import write_attention
+
+# Sizes to ask at: primes, so that a product of axes is not mistaken for another axis.
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
+_SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class View:
+    """A graph with its attentions, and the graph at concrete sizes."""
+
+    sites: list[AttentionSite]
+    graphs: list[ConcreteGraph]
+
+
+def run_passes(
+    model: ir.Model, axes: Mapping[str, Axis] | None = None, form: Form = "pattern"
+) -> tuple[PassRecord, ...]:
+    """Runs every pass on the model, in place.
+
+    Args:
+        model: The model; its weights may be lazily loaded.
+        axes: The ranges of symbolic dimensions, where they are known: sizes to ask at are taken
+            from within.
+        form: What attentions are written as.
+    """
+    axes = axes or {}
+    with _quiet():
+        _tidy(model)
+        records = [merge_qkv(model.graph, *_unpack(look_at(model.graph, axes)))]
+        _tidy(model)
+        view = look_at(model.graph, axes)
+        fed = _fed_graphs(model.graph, view)
+        records.append(write_attention(model.graph, view.sites, view.graphs, fed, form))
+        model.graph.sort()
+        _tidy(model)
+    _require_no_captured_operator(model.graph)
+    return tuple(records)
+
+
+def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> Inspection:
+    """Every attention and projection group of a graph, which is not changed."""
+    view = look_at(graph, axes or {})
+    return Inspection(
+        attentions=tuple(site.describe() for site in view.sites),
+        projection_groups=tuple(
+            group.describe() for group in find_groups(view.sites, view.graphs)
+        ),
+    )
+
+
+def look_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> View:
+    """Finds the attentions of a graph, asking it at two sets of sizes."""
+    graphs = [ConcreteGraph(graph, sizes) for sizes in sizes_to_ask_at(graph, axes)]
+    return View(find_attentions(graph, graphs), graphs)
+
+
+def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str, int]]:
+    """Two sizes for every symbol of the inputs, different from each other where ranges allow."""
+    symbols: dict[str, None] = {}
+    for value in graph.inputs:
+        for dim in value.shape or ():
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+                symbols[str(dim.value)] = None
+    rounds = []
+    for offset in (0, 1):
+        sizes = {}
+        for index, symbol in enumerate(symbols):
+            wanted = _PRIMES[(index + offset) % len(_PRIMES)]
+            axis = axes.get(symbol)
+            sizes[symbol] = wanted if axis is None else max(axis.min, min(axis.max, wanted))
+        rounds.append(sizes)
+    return rounds
+
+
+def _fed_graphs(graph: ir.Graph, view: View) -> list[ConcreteGraph]:
+    """The graph at concrete sizes with random masks, several times."""
+    conditions = list(_guard_conditions(view))
+    if not conditions:
+        return []
+    plain = view.graphs[0]
+    return [
+        ConcreteGraph(graph, plain.sizes, mask_feeds(view.sites, conditions, plain, seed))
+        for seed in _SEEDS
+    ]
+
+
+def _guard_conditions(view: View) -> Iterator[ir.Value]:
+    for site in view.sites:
+        product = output_product(merged_heads(site, site.context, view.graphs))
+        for value in (site.context, product.outputs[0] if product is not None else None):
+            guard = guard_on(value) if value is not None else None
+            if guard is not None and guard.inputs[0] is not None:
+                yield guard.inputs[0]
+
+
+def _unpack(view: View) -> tuple[list[AttentionSite], list[ConcreteGraph]]:
+    return view.sites, view.graphs
+
+
+def _tidy(model: ir.Model) -> None:
+    steps: Sequence[Callable[[ir.Model], object]] = (
+        common.InlinePass(),
+        common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        common.RemoveUnusedNodesPass(),
+        common.RemoveUnusedOpsetsPass(),
+        common.ShapeInferencePass(),
+    )
+    model.graph.meta.pop("attnport.names", None)
+    for step in steps:
+        step(model)
+
+
+def _require_no_captured_operator(graph: ir.Graph) -> None:
+    for node in graph.all_nodes():
+        if node.domain == capture_operator.DOMAIN:
+            raise InternalError(
+                f"{node.name} (F.scaled_dot_product_attention) was captured but not written: "
+                "please report the module; writing the attention out by hand avoids it"
+            )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """onnx_ir's passes report every step at INFO; what they did is in our own records."""
+    loggers = [logging.getLogger(name) for name in ("onnx_ir", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,331 @@
+"""Pass: every attention is written as the canonical pattern, or as the ONNX operator.
+
+    q·scale -> MatMul(q, kᵀ) -> mask -> Softmax -> MatMul(p, v)
+
+Requires: sites found in this very graph.
+Ensures: the same numbers, with the specified result (0 before W_O's bias) on rows whose keys are
+all hidden; the heads made and merged in the canonical way where that is a matter of moving
+elements.
+
+The pattern, and not the operator, is the default: TensorRT for RTX 1.7 makes one kernel of either,
+but builds the operator in fp16 and bf16 alone and wraps it in four copies (19 kernels against 34
+for four pre-LN blocks), and ONNX Runtime 1.32 refuses the operator with a mask of one query row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from attnport.export.concrete import ConcreteGraph
+from attnport.export.context_rows import (
+    MergedHeads,
+    guard_is_redundant,
+    guard_on,
+    merged_heads,
+    output_product,
+)
+from attnport.export.graph_writer import GraphWriter
+from attnport.export.heads import (
+    columns_in_order,
+    is_canonical,
+    packed_heads,
+    repeat_heads,
+    write_heads,
+)
+from attnport.export.movement import HeadLayout
+from attnport.export.records import Form, PassRecord
+from attnport.export.sites import AttentionSite, Operand
+from attnport.export.write_masks import MaskWriter
+
+_CANONICAL_CORES = (
+    ["MatMul", "Softmax", "MatMul"],
+    ["MatMul", "Add", "Softmax", "MatMul"],
+    ["MatMul", "Where", "Softmax", "MatMul"],
+    ["MatMul", "Add", "Where", "Softmax", "MatMul"],
+)
+
+
+def write_attention(
+    graph: ir.Graph,
+    sites: Sequence[AttentionSite],
+    graphs: Sequence[ConcreteGraph],
+    fed: Sequence[ConcreteGraph],
+    form: Form,
+) -> PassRecord:
+    """Writes every recognised attention; the record says of the others why not.
+
+    Args:
+        graph: The graph, which is changed.
+        sites: Its attentions.
+        graphs: The graph at concrete sizes.
+        fed: The graph at concrete sizes with random masks as inputs.
+        form: "pattern" or "attention".
+    """
+    changed, notes = 0, []
+    for site in sites:
+        problem = site.problem or _operand_problem(site, graphs)
+        if problem:
+            notes.append(f"{site.name}: left as it is: {problem}")
+            continue
+        rewriting = _Rewriting(graph, site, graphs, fed, form)
+        if rewriting.problem():
+            notes.append(f"{site.name}: left as it is: {rewriting.problem()}")
+            continue
+        if rewriting.is_done():
+            notes.append(f"{site.name}: already written so")
+            continue
+        rewriting.apply()
+        changed += 1
+        notes.append(f"{site.name}: {rewriting.in_words()}")
+    return PassRecord(name=f"write_{form}", changed=changed, notes=tuple(notes))
+
+
+def _operand_problem(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> str:
+    for which in ("query", "key", "value"):
+        shape = graphs[0].shape(site.operand(which))  # type: ignore[arg-type]
+        known = which in site.layouts and columns_in_order(site.layouts[which]) is not None  # type: ignore[index]
+        if shape is None:
+            return f"the shape of the {which} is not known"
+        if len(shape) != 4 and not known:
+            return f"the {which} has {len(shape)} axes and no head axis could be told from it"
+    return ""
+
+
+class _Rewriting:
+    """One attention, about to be written."""
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        site: AttentionSite,
+        graphs: Sequence[ConcreteGraph],
+        fed: Sequence[ConcreteGraph],
+        form: Form,
+    ) -> None:
+        self.graph, self.site, self.graphs, self.form = graph, site, graphs, form
+        self.guards = self._redundant_guards(fed)
+        self.merged = merged_heads(site, self._context_after_guard(), graphs)
+        self.writer = GraphWriter(graph, f"/{site.name}")
+        dtype = site.query.dtype
+        assert dtype is not None
+        self.dtype = dtype
+
+    def _redundant_guards(self, fed: Sequence[ConcreteGraph]) -> list[ir.Node]:
+        """The guards that say no more than ours will: on the context, and after W_O."""
+        site, found = self.site, []
+        guard = guard_on(site.context)
+        if guard is not None and guard_is_redundant(site, guard, fed):
+            found.append(guard)
+        product = output_product(merged_heads(site, site.context, self.graphs))
+        guard = guard_on(product.outputs[0]) if product is not None else None
+        if guard is not None and guard_is_redundant(site, guard, fed):
+            found.append(guard)
+        return found
+
+    def _context_after_guard(self) -> ir.Value:
+        guard = guard_on(self.site.context)
+        return (
+            guard.outputs[0] if guard is not None and guard in self.guards else self.site.context
+        )
+
+    def problem(self) -> str:
+        if self.merged is None and not self._context_has_heads():
+            return "it could not be told how the heads of the context are put side by side"
+        return ""
+
+    def _context_has_heads(self) -> bool:
+        shape = self.graphs[0].shape(self.site.context)
+        return shape is not None and len(shape) == 4
+
+    def is_done(self) -> bool:
+        """Whether the graph already holds what would be written."""
+        site = self.site
+        if self.form == "attention":
+            return site.source == "operator" and site.nodes[0].domain == ""
+        types = [node.op_type for node in site.nodes if node.op_type != "Cast"]
+        operands: tuple[Operand, ...] = ("query", "key", "value")
+        return (
+            site.source == "pattern"
+            and types in _CANONICAL_CORES
+            and site.scale == 1.0
+            and site.chains["key"].scale == 1.0
+            and all(is_canonical(site, which) for which in operands if which in site.layouts)
+            and (self.merged is None or self.merged.is_canonical)
+            and (not site.causal or bool(site.terms) or types == _CANONICAL_CORES[1])
+            and (bool(self.guards) or not site.dead_rows)
+            and all(term.kind == "additive" or not term.inverted for term in site.terms)
+        )
+
+    def in_words(self) -> str:
+        before = "the operator" if self.site.source == "operator" else "a pattern"
+        after = "the Attention operator" if self.form == "attention" else "the canonical pattern"
+        return f"{before} of {len(self.site.nodes)} nodes became {after}"
+
+    def apply(self) -> None:
+        """Writes the attention and puts it in the old one's place."""
+        site = self.site
+        for guard in self.guards:
+            kept = guard.inputs[1]
+            assert kept is not None
+            guard.outputs[0].replace_all_uses_with(kept, replace_graph_outputs=True)
+            self.graph.remove(guard, safe=True)
+        scale = site.scale
+        operands: dict[Operand, ir.Value] = {}
+        for which in ("query", "key", "value"):
+            operands[which], factor = self._operand(which)  # type: ignore[index, arg-type]
+            scale *= factor
+        query, key, value = operands.values()
+        key_axis = 3 if self._keys_transposed() else 2
+        masks = MaskWriter(self.writer, site, query, key, key_axis, self.dtype)
+        write = self._operator if self.form == "attention" else self._pattern
+        context = write(query, key, value, scale, masks)
+        self._finish(context, masks)
+
+    def _keys_transposed(self) -> bool:
+        return self.form == "pattern"
+
+    def _operand(self, which: Operand) -> tuple[ir.Value, float]:
+        """The operand as heads, and the constant factor that was taken out of it."""
+        site, transposed = self.site, which == "key" and self._keys_transposed()
+        chain, layout = site.chains[which], site.layouts.get(which)
+        start = columns_in_order(layout) if layout is not None else None
+        if layout is None or start is None or layout.layout == "flat":
+            return self._turned(which, site.operand(which)), 1.0
+        if is_canonical(site, which) and (which != "key" or site.key_transposed == transposed):
+            end = chain.nodes[-1]
+            unscaled = chain.nodes[-2].outputs[0] if end.op_type == "Mul" else chain.end
+            return unscaled, chain.scale
+        distinct, index = layout.distinct_heads()
+        heads = packed_heads(site, which)
+        if heads is None:
+            source = self._columns(which, layout, int(distinct.size))
+            heads = write_heads(
+                self.writer, source, layout.layout, *distinct.shape, which, transposed=transposed
+            )
+        elif transposed:
+            perm = {"perm": [0, 1, 3, 2]}
+            heads = self.writer.op("Transpose", [heads], "key_transposed", perm)
+        return repeat_heads(self.writer, heads, index, which), chain.scale
+
+    def _turned(self, which: Operand, value: ir.Value) -> ir.Value:
+        """A key whose last two axes stand as the form wants them."""
+        if which != "key" or self.site.key_transposed == self._keys_transposed():
+            return value
+        name = "key_transposed" if self._keys_transposed() else "key_heads"
+        return self.writer.op("Transpose", [value], name, {"perm": [0, 1, 3, 2]})
+
+    def _columns(self, which: Operand, layout: HeadLayout, width: int) -> ir.Value:
+        """The (B,N,E) or (N,B,E) that the heads are made of, cut out of a packed projection."""
+        chain = self.site.chains[which]
+        first = chain.nodes[0] if chain.nodes else None
+        if first is not None and first.op_type == "Split":
+            following = chain.nodes[1].inputs[0]
+            shape = self.graphs[0].shape(following) if following is not None else None
+            if shape is not None and len(shape) == 3 and shape[-1] == width:
+                assert following is not None
+                return following
+        shape = self.graphs[0].shape(chain.source)
+        if shape is not None and shape[-1] == width:
+            return chain.source
+        start = columns_in_order(layout)
+        assert start is not None
+        bounds = [self.writer.integers([n]) for n in (start, start + width, -1)]
+        return self.writer.op("Slice", [chain.source, *bounds], f"{which}_columns")
+
+    def _pattern(
+        self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
+    ) -> ir.Value:
+        writer, wide = self.writer, self.site.softmax_dtype
+        if scale != 1.0:
+            factor = writer.scalar(scale, self.dtype)
+            query = writer.op("Mul", [query, factor], "query_scaled")
+        scores = masks.apply(writer.op("MatMul", [query, key], "scores"))
+        cast = wide is not None and wide != self.dtype
+        if cast:
+            assert wide is not None
+            scores = writer.op("Cast", [scores], "scores_wide", {"to": wide.value})
+        weights = writer.op("Softmax", [scores], "softmax", {"axis": -1})
+        if cast:
+            weights = writer.op("Cast", [weights], "weights", {"to": self.dtype.value})
+        return writer.op("MatMul", [weights, value], "context")
+
+    def _operator(
+        self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
+    ) -> ir.Value:
+        site = self.site
+        alone = site.causal and not site.terms
+        mask = None if alone else masks.combined()
+        if mask is not None:
+            mask = self._expanded(mask, query, key)
+        inputs = [query, key, value] if mask is None else [query, key, value, mask]
+        attributes = {"scale": float(scale), "is_causal": int(alone)}
+        return self.writer.op("Attention", inputs, "attention", attributes)
+
+    def _expanded(self, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
+        """ONNX Runtime 1.32 refuses a mask whose query dimension is 1 (legal ONNX): spell it out."""
+        sizes = [
+            self.writer.op("Shape", [value], f"{name}_length", {"start": 2, "end": 3})
+            for name, value in (("query", query), ("key", key))
+        ]
+        shape = self.writer.op("Concat", sizes, "mask_shape", {"axis": 0})
+        return self.writer.op("Expand", [mask, shape], "mask")
+
+    def _finish(self, context: ir.Value, masks: MaskWriter) -> None:
+        """Merges the heads, guards dead rows, and replaces what the old attention computed."""
+        site = self.site
+        anchor = site.nodes[-1]
+        product = output_product(self.merged)
+        alive = masks.alive() if site.dead_rows else None
+        after_output = alive is not None and product is not None and self._mask_has_no_heads()
+        if alive is not None and not after_output:
+            zero = self.writer.scalar(0.0, self.dtype)
+            context = self.writer.op("Where", [alive, context, zero], "context_alive")
+        rows = self._rows_alive(alive) if alive is not None and after_output else None
+        old, new = site.context, context
+        if self.merged is not None and (self.merged.nodes or not self._context_has_heads()):
+            old, new = self.merged.value, self._merge(context, self.merged)
+        self.writer.insert_before(anchor)
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if rows is not None and product is not None:
+            self._guard_after(product, rows)
+
+    def _merge(self, context: ir.Value, merged: MergedHeads) -> ir.Value:
+        """(B,H,N,Dh) -> the rows of the layout, the heads side by side."""
+        shape = self.graphs[0].shape(merged.value)
+        assert shape is not None
+        perm = [2, 0, 1, 3] if merged.layout == "sequence-first" else [0, 2, 1, 3]
+        turned = self.writer.op("Transpose", [context], "context_rows", {"perm": perm})
+        sizes = [-1, shape[-1]] if merged.layout == "flat" else [0, 0, shape[-1]]
+        return self.writer.op("Reshape", [turned, self.writer.integers(sizes)], "context_merged")
+
+    def _mask_has_no_heads(self) -> bool:
+        shapes = [self.graphs[0].shape(term.value) for term in self.site.terms]
+        return all(s is not None and (len(s) < 3 or s[-3] == 1) for s in shapes)
+
+    def _rows_alive(self, alive: ir.Value) -> ir.Value:
+        """(B|1,1,N|1,1) -> (B|1,N|1,1) or, sequence-first, (N|1,B|1,1)."""
+        rank = max(len(self.graphs[0].shape(term.value) or ()) for term in self.site.terms)
+        sequence_first = self.merged is not None and self.merged.layout == "sequence-first"
+        if rank == 4:
+            alive = self.writer.op("Squeeze", [alive, self.writer.integers([1])], "rows_alive")
+        elif sequence_first and rank < 3:
+            return self.writer.op("Unsqueeze", [alive, self.writer.integers([1])], "rows_alive")
+        if sequence_first:
+            perm = {"perm": [1, 0, 2]}
+            alive = self.writer.op("Transpose", [alive], "rows_alive_sequence_first", perm)
+        return alive
+
+    def _guard_after(self, product: ir.Node, rows: ir.Value) -> None:
+        """Where(row alive, ·W_O, 0) between the product and its bias."""
+        output = product.outputs[0]
+        uses = list(output.uses())
+        zero = self.writer.scalar(0.0, self.dtype)
+        guarded = self.writer.op("Where", [rows, output, zero], "output_alive")
+        for use in uses:
+            use.node.replace_input_with(use.idx, guarded)
+        for index, value in enumerate(self.graph.outputs):
+            if value is output:
+                self.graph.outputs[index] = guarded
+        self.writer.append()  # the graph is sorted when all attentions are written

@@ -1,0 +1,145 @@
+"""Writes causality, masks and the guard for dead rows in their canonical form.
+
+    causal alone           Add(scores, Where(i >= j, 0, -inf)), bounded by TensorRT's kernel
+    what hides             one And of all, then Where(visible, scores, -inf)
+    what is added          Add(scores, bias)
+    a row may be dead      Where(any key visible, ., 0) on the rows after ·W_O, before its bias
+
+Two Where in a row on the scores end TensorRT for RTX 1.7's builder with a segmentation fault, and a
+guard on the probabilities destroys its fusion: hence one Where, and the guard on rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from attnport.export.graph_writer import GraphWriter
+from attnport.export.sites import AttentionSite, MaskTerm
+
+
+class MaskWriter:
+    """Writes the masks of one site.
+
+    Args:
+        writer: Where the nodes go.
+        site: The attention.
+        query: (B,H,N,Dh), whose size N causality takes.
+        key: (B,H,T,Dh) or, where `site.key_transposed`, (B,H,Dh,T).
+        dtype: Of the scores.
+    """
+
+    def __init__(
+        self,
+        writer: GraphWriter,
+        site: AttentionSite,
+        query: ir.Value,
+        key: ir.Value,
+        key_axis: int,
+        dtype: ir.DataType,
+    ) -> None:
+        self._writer = writer
+        self._site = site
+        self._query, self._key, self._key_axis = query, key, key_axis
+        self._dtype = dtype
+        self._visible_mask: ir.Value | None = None
+        self._causal: ir.Value | None = None
+
+    def apply(self, scores: ir.Value) -> ir.Value:
+        """Scores with everything that hides or shifts them."""
+        site, writer = self._site, self._writer
+        if site.causal and not site.terms:
+            return writer.op("Add", [scores, self.causal_bias()], "masked")
+        for term in site.terms:
+            if term.kind == "additive":
+                scores = writer.op("Add", [scores, term.value], "biased")
+        for term in site.terms:
+            if term.kind == "bool" and term.fill != -math.inf:
+                scores = self._where(self._visible(term), scores, term.fill)
+        visible = self.visible()
+        return scores if visible is None else self._where(visible, scores, -math.inf)
+
+    def _where(self, visible: ir.Value, scores: ir.Value, fill: float) -> ir.Value:
+        hidden = self._writer.scalar(fill, self._dtype)
+        return self._writer.op("Where", [visible, scores, hidden], "masked")
+
+    def visible(self) -> ir.Value | None:
+        """One bool mask of all that hides by -inf; None where nothing does."""
+        if self._visible_mask is None:
+            self._visible_mask = self._write_visible()
+        return self._visible_mask
+
+    def _write_visible(self) -> ir.Value | None:
+        parts = [
+            self._visible(term)
+            for term in self._site.terms
+            if term.kind == "bool" and term.fill == -math.inf
+        ]
+        if self._site.causal and self._site.terms:
+            parts.append(self.causal_visible())
+        if not parts:
+            return None
+        visible = parts[0]
+        for part in parts[1:]:
+            visible = self._writer.op("And", [visible, part], "visible")
+        return visible
+
+    def _visible(self, term: MaskTerm) -> ir.Value:
+        if not term.inverted:
+            return term.value
+        return self._writer.op("Not", [term.value], "visible")
+
+    def causal_visible(self) -> ir.Value:
+        """(N,T): whether key j is at or before query i."""
+        writer = self._writer
+        zero, one = (writer.scalar(n, ir.DataType.INT64) for n in (0, 1))
+        rows = writer.op("Range", [zero, self._size(self._query, 2, "queries"), one], "rows")
+        columns = writer.op(
+            "Range", [zero, self._size(self._key, self._key_axis, "keys"), one], "columns"
+        )
+        column_of_rows = writer.op("Unsqueeze", [rows, writer.integers([1])], "rows_column")
+        return writer.op("GreaterOrEqual", [column_of_rows, columns], "causal")
+
+    def causal_bias(self) -> ir.Value:
+        """(N,T): 0 where key j is at or before query i, else -inf."""
+        zero, hidden = (self._writer.scalar(n, self._dtype) for n in (0.0, -math.inf))
+        return self._writer.op("Where", [self.causal_visible(), zero, hidden], "causal_bias")
+
+    def _size(self, value: ir.Value, axis: int, name: str) -> ir.Value:
+        shape = self._writer.op(
+            "Shape", [value], f"{name}_shape", {"start": axis, "end": axis + 1}
+        )
+        return self._writer.op("Squeeze", [shape, self._writer.integers([0])], name)
+
+    def combined(self) -> ir.Value | None:
+        """One mask for everything: bool, or additive where anything is added."""
+        added = [term.value for term in self._site.terms if term.kind == "additive"]
+        visible = self.visible()
+        if not added:
+            return visible
+        total = added[0]
+        for value in added[1:]:
+            total = self._writer.op("Add", [total, value], "bias")
+        if visible is None:
+            return total
+        hidden = self._writer.scalar(-math.inf, self._dtype)
+        return self._writer.op("Where", [visible, total, hidden], "bias")
+
+    def alive(self) -> ir.Value:
+        """(…,N|1,1) bool: whether the query has a visible key."""
+        mask = self.combined()
+        assert mask is not None
+        if any(term.kind == "additive" for term in self._site.terms):
+            return self._any(mask, -math.inf, "bias")
+        number = self._writer.op("Cast", [mask], "visible_number", {"to": self._dtype.value})
+        return self._any(number, 0.0, "visible")
+
+    def _any(self, value: ir.Value, threshold: float, name: str) -> ir.Value:
+        """Whether the largest along the keys is above a number."""
+        largest = self._writer.op(
+            "ReduceMax", [value, self._writer.integers([-1])], f"{name}_any", {"keepdims": 1}
+        )
+        return self._writer.op(
+            "Greater", [largest, self._writer.scalar(threshold, self._dtype)], "alive"
+        )
