@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attnport.engines.graph_facts import GraphFacts
-from attnport.engines.kernel_text import has_kernel, right_bound, visits_row_only
+from attnport.engines.kernel_text import attention_kernels, visits_row_only
 from attnport.engines.plan import (
     AttentionFusion,
     Causal,
@@ -51,10 +51,13 @@ def fusion_report(
         facts: What the graph says of its nodes; without it some reasons stay general.
     """
     known = facts or GraphFacts()
+    kernels = attention_kernels(plan)
     profiles = sorted({layer.profile for layer in layers}) or [0]
     return FusionReport(
         attentions=tuple(
-            _attention_fusion(attention, dtype, _of_profile(layers, profile), plan, known, profile)
+            _attention_fusion(
+                attention, dtype, _of_profile(layers, profile), kernels, known, profile
+            )
             for attention in attentions
             for profile in profiles
         ),
@@ -74,14 +77,14 @@ def _attention_fusion(
     attention: AttentionInfo,
     dtype: str,
     layers: Sequence[PlanLayer],
-    plan: bytes | mmap.mmap,
+    kernels: Mapping[str, str | None],
     facts: GraphFacts,
     profile: int,
 ) -> AttentionFusion:
     core = _core_nodes(attention, facts)
     kernel = next((layer for layer in layers if _is_attention_kernel(layer, core)), None)
-    if kernel is not None and has_kernel(plan, _kernel_name(kernel)):
-        causal, note = _causality(attention, kernel, plan)
+    if kernel is not None and _kernel_name(kernel) in kernels:
+        causal, note = _causality(attention, kernels[_kernel_name(kernel)])
         return AttentionFusion(
             attention=attention.name,
             fused=True,
@@ -112,10 +115,11 @@ def _core_nodes(attention: AttentionInfo, facts: GraphFacts) -> frozenset[str]:
     """The nodes that one kernel must cover to be the attention: both products and the softmax.
 
     Scale and mask need not be listed: TensorRT folds them into the kernel or into a neighbour
-    without a trace in the table. Without the operators the first and last node stand for all.
+    without a trace in the table. Without the operators the first and last node stand for all. A
+    node without a name stays in, since no table can name it and nothing may be claimed.
     """
     core = frozenset(
-        node for node in attention.nodes if facts.op_types.get(node) in _CORE_OPERATORS
+        node for node in attention.nodes if not node or facts.op_types.get(node) in _CORE_OPERATORS
     )
     return core or frozenset((attention.nodes[0], attention.nodes[-1]))
 
@@ -128,12 +132,9 @@ def _kernel_name(layer: PlanLayer) -> str:
     return layer.tactic or layer.name
 
 
-def _causality(
-    attention: AttentionInfo, kernel: PlanLayer, plan: bytes | mmap.mmap
-) -> tuple[Causal, str]:
+def _causality(attention: AttentionInfo, bound: str | None) -> tuple[Causal, str]:
     if not attention.causal:
         return "none", ""
-    bound = right_bound(plan, _kernel_name(kernel))
     if bound is None:
         return "masked", (
             "the plan holds no text of this kernel that tells which keys it visits, so it is not "

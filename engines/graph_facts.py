@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     import onnx
 
 
+# A constant that a shape is read from holds a number for each dimension.
+_LARGEST_SHAPE_BYTES = 1024
+
+
 @dataclass(frozen=True)
 class GraphFacts:
     """Facts about the nodes of one graph, by name.
@@ -41,6 +45,7 @@ def read_graph_facts(path: Path) -> GraphFacts:
         model = onnx.load(path, load_external_data=False)
     except Exception as err:  # protobuf's errors derive from Exception alone
         raise GraphError(f"{path} is not a whole ONNX file ({err}): export again") from err
+    _drop_weights(model)
     outputs = {output.name for output in model.graph.output}
     shapes = _inferred_shapes(model)
     nodes = model.graph.node
@@ -51,6 +56,14 @@ def read_graph_facts(path: Path) -> GraphFacts:
             node.name for node in nodes if node.output and _is_matrix(shapes.get(node.output[0]))
         ),
     )
+
+
+def _drop_weights(model: onnx.ModelProto) -> None:
+    """Empties the large constants: shapes depend on none, and inference would copy them."""
+    for constant in model.graph.initializer:
+        if constant.ByteSize() > _LARGEST_SHAPE_BYTES:
+            for content in ("raw_data", "float_data", "int32_data", "int64_data", "double_data"):
+                constant.ClearField(content)
 
 
 def _inferred_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:

@@ -32,7 +32,7 @@ def parse_layer_tables(messages: Iterable[str]) -> tuple[PlanLayer, ...]:
         layer
         for message in messages
         if message.startswith(TABLE_HEADER)
-        for layer in map(_parse_row, message.splitlines())
+        for layer in map(_parse_row, message.split("\n"))
         if layer is not None
     )
     if not layers:

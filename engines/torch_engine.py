@@ -94,7 +94,7 @@ class TorchEngine(Engine):
             return compiled
         if faster is None and not self._calls_sdpa(bundle, module):
             raise EngineUnavailableError(
-                f"not run: {type(module).__name__} has no SDPA form (no attribute attention_form, "
+                f"{type(module).__name__} has no SDPA form (no attribute attention_form, "
                 "and it does not call F.scaled_dot_product_attention): use torch-eager"
             )
         return faster or module
@@ -159,6 +159,6 @@ def _naming_compiler(kind: str) -> Iterator[None]:
     except TorchDynamoException as err:
         reason = (str(err).splitlines() or [type(err).__name__])[0]
         raise EngineUnavailableError(
-            f"not run: torch.compile cannot compile the module here ({reason}): use torch-sdpa or "
+            f"torch.compile cannot compile the module here ({reason}): use torch-sdpa or "
             "torch-eager"
         ) from err

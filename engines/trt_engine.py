@@ -79,7 +79,9 @@ def _open_runner(kind: EngineKind, plan: EnginePlan) -> Any:
         from polygraphy.backend.common import BytesFromPath
         from polygraphy.backend.trt import EngineFromBytes, TrtRunner
         from polygraphy.exception import PolygraphyException
+        from polygraphy.logger import G_LOGGER
 
+    G_LOGGER.module_severity = G_LOGGER.ERROR
     runner = TrtRunner(EngineFromBytes(BytesFromPath(str(plan.path))))
     try:
         runner.activate()
@@ -105,7 +107,7 @@ def _polygraphy_for(kind: EngineKind) -> Iterator[None]:
 
         if bool(config.USE_TENSORRT_RTX) != wanted:
             raise EngineUnavailableError(
-                f"not run: Polygraphy was loaded for the other TensorRT in this process, and serves "
+                f"Polygraphy was loaded for the other TensorRT in this process, and serves "
                 f"one: run {kind.name} in a process of its own"
             )
         yield

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import onnx
 import pytest
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from attnport.export.arrays import numpy_dtype
 from attnport.export.bundle import FORMAT_VERSION, MANIFEST, MODEL, Bundle, file_sha256
 from attnport.export.records import AttentionInfo, Dtype, Manifest, ProjectionGroup, TensorSpec
 
@@ -31,19 +32,18 @@ class GraphWriter:
     """Collects nodes and constants of one attention, each named `/attn0/<what it is>`."""
 
     def __init__(self, dtype: str) -> None:
-        self.dtype = ONNX_DTYPES[dtype]
+        self.dtype = numpy_dtype(dtype)
         self.nodes: list[NodeProto] = []
         self.constants: list[TensorProto] = []
 
-    def add(self, operator: str, inputs: list[str], name: str, **attributes: object) -> str:
+    def add(self, operator: str, inputs: list[str], name: str, **attributes: Any) -> str:
         node = helper.make_node(operator, inputs, [name], name=f"/attn0/{name}", **attributes)
         self.nodes.append(node)
         return name
 
     def number(self, name: str, value: object) -> str:
-        array = np.asarray(value, np.float32)
-        tensor = helper.make_tensor(name, self.dtype, array.shape, array.ravel())
-        self.constants.append(tensor)
+        array = np.asarray(value).astype(self.dtype)
+        self.constants.append(numpy_helper.from_array(array, name))
         return name
 
     def integers(self, name: str, value: object) -> str:
@@ -200,7 +200,9 @@ def attention_bundle(tmp_path: Path) -> BundleMaker:
             mask="mask" if mask else None,
             operator=operator,
         )
-        inputs = (TensorSpec(name="x", dtype=dtype, shape=(batch, seq, width)),)
+        inputs: tuple[TensorSpec, ...] = (
+            TensorSpec(name="x", dtype=dtype, shape=(batch, seq, width)),
+        )
         if mask:
             shape = (batch, 1, seq, seq)
             inputs += (TensorSpec(name="mask", dtype="bool", shape=shape, role="mask"),)

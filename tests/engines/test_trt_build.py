@@ -197,6 +197,16 @@ def test_a_killed_build_leaves_nothing(attention_bundle: BundleMaker) -> None:
     assert left_behind(bundle.path) == set()
 
 
+def test_external_weights_are_found(attention_bundle: BundleMaker) -> None:
+    import onnx
+
+    bundle = attention_bundle()
+    model = onnx.load(bundle.model_path)
+    onnx.save(model, bundle.model_path, save_as_external_data=True, location="model.onnx.data")
+    assert fusion_of(bundle).fused
+    assert "model.onnx.data" in left_behind(bundle.path)
+
+
 def test_building_again_gives_the_same_plan(attention_bundle: BundleMaker) -> None:
     bundle = attention_bundle()
     plans: list[EnginePlan] = [build_engine(bundle, RTX) for _ in range(2)]
