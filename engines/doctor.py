@@ -60,8 +60,12 @@ def _diagnose(kind: EngineKind) -> EngineDiagnosis:
 
 
 def _versions(kind: EngineKind) -> dict[str, str]:
-    needed = [kind.library, "polygraphy"] if kind.builds_plan else [kind.library]
-    return {name: libraries.version(name) for name in needed if not libraries.why_missing(name)}
+    found: dict[str, str] = {}
+    if not libraries.why_missing(kind.library):
+        found[kind.library] = libraries.version(kind.library)
+    if kind.builds_plan:
+        found["polygraphy"] = libraries.installed_version("polygraphy")
+    return {name: version for name, version in found.items() if version}
 
 
 def _device(kind: EngineKind) -> str:

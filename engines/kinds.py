@@ -183,10 +183,11 @@ def _lacks_tool(kind: EngineKind) -> Lack | None:
                 f"torch-compile needs a C++ compiler, and {compiler} is not on the PATH",
                 "install g++ or clang++, or set CXX",
             )
-    if kind.builds_plan and libraries.why_missing("polygraphy"):
+    # Not imported here: Polygraphy chooses between the two TensorRTs when it is.
+    if kind.builds_plan and not libraries.installed_version("polygraphy"):
         command = "pip install polygraphy"
-        why = libraries.why_missing("polygraphy")
-        return Lack(f"{kind.name} runs through polygraphy, and {why}", f"`{command}`", command)
+        what = f"{kind.name} runs through polygraphy, which is not installed"
+        return Lack(what, f"`{command}`", command)
     return None
 
 

@@ -46,23 +46,23 @@ def version(library: str) -> str:
     return str(importlib.import_module(library).__version__)
 
 
+def installed_version(distribution: str) -> str:
+    """The version of a distribution, without importing it; "" where it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def _conflict(library: str) -> str:
     """Two distributions that write the same files: the second one wins, silently."""
-    installed = [name for name in _DISTRIBUTIONS.get(library, ()) if _is_installed(name)]
+    installed = [name for name in _DISTRIBUTIONS.get(library, ()) if installed_version(name)]
     if library == "onnxruntime" and len(installed) > 1:
         return (
             "onnxruntime and onnxruntime-gpu are both installed, and overwrite each other's "
             "files: uninstall both, then install one"
         )
     return ""
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -104,6 +105,13 @@ def test_two_onnxruntimes_are_a_conflict(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.32.0")
     assert "both installed" in libraries.why_missing("onnxruntime")
     libraries.why_missing.cache_clear()
+
+
+def test_asking_does_not_choose_polygraphys_tensorrt() -> None:
+    """It reads which of the two to use when it is imported, and never again."""
+    code = "import sys; from attnport.engines.doctor import diagnose; diagnose(); "
+    code += "assert not any(name.startswith('polygraphy') for name in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_doctor_says_one_thing_of_each_kind() -> None:
