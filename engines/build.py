@@ -36,7 +36,7 @@ def build_engine(
         EngineUnavailableError: If this machine lacks what building needs.
         BuildError: If the builder refuses the graph or dies; nothing half-written is left.
         UnsupportedDtypeError: If ONNX Runtime has no kernel for the graph's dtype.
-        GraphError: If ONNX Runtime refuses the graph.
+        GraphError: If the file is no graph, or ONNX Runtime refuses it.
     """
     asked = engine_kind(kind)
     lack = lack_to_build(asked)

@@ -45,6 +45,9 @@ def read_graph_facts(path: Path) -> GraphFacts:
         model = onnx.load(path, load_external_data=False)
     except Exception as err:  # protobuf's errors derive from Exception alone
         raise GraphError(f"{path} is not a whole ONNX file ({err}): export again") from err
+    if not model.graph.node:
+        # A few stray bytes are a message of unknown fields to protobuf, and an empty graph.
+        raise GraphError(f"{path} holds no graph: export again")
     _drop_weights(model)
     outputs = {output.name for output in model.graph.output}
     shapes = _inferred_shapes(model)

@@ -161,7 +161,7 @@ def _lacks_library(kind: EngineKind) -> Lack | None:
     if not why:
         return None
     command = libraries.install_command(kind.library)
-    return Lack(f"{kind.name} needs {kind.library}, and {why}", f"`{command}`", command)
+    return Lack(why, f"`{command}`", command)
 
 
 def _lacks_provider(kind: EngineKind) -> Lack | None:

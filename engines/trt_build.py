@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from attnport.engines.fusion import fusion_report
-from attnport.engines.graph_facts import read_graph_facts
+from attnport.engines.graph_facts import GraphFacts, read_graph_facts
 from attnport.engines.layer_table import parse_layer_tables
 from attnport.engines.memory import memory_warning
 from attnport.engines.plan import EnginePlan, FusionReport
@@ -47,7 +47,9 @@ def build_trt_plan(
 
     Raises:
         BuildError: If TensorRT refuses the graph or dies; nothing is left behind.
+        GraphError: If the file is not a whole ONNX file.
     """
+    facts = read_graph_facts(bundle.model_path)
     warning = memory_warning(bundle.model_path)
     if warning:
         progress(warning, 0.0)
@@ -72,7 +74,7 @@ def build_trt_plan(
             versions={library: result.library_version},
             build_seconds=result.build_seconds,
             peak_memory_bytes=result.peak_memory_bytes,
-            fusion=_read_fusion(bundle, result, folder / PLAN),
+            fusion=_read_fusion(bundle, facts, result, folder / PLAN),
             log_path=log_path(plan_path(out, kind)),
             warnings=(warning,) if warning else (),
         )
@@ -176,7 +178,9 @@ def _with_log(error: BuildError, folder: Path) -> BuildError:
     return error
 
 
-def _read_fusion(bundle: Bundle, result: BuildResult, plan: Path) -> FusionReport:
+def _read_fusion(
+    bundle: Bundle, facts: GraphFacts, result: BuildResult, plan: Path
+) -> FusionReport:
     with plan.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return fusion_report(
             bundle.manifest.attentions,
@@ -184,7 +188,7 @@ def _read_fusion(bundle: Bundle, result: BuildResult, plan: Path) -> FusionRepor
             bundle.dtype,
             parse_layer_tables(result.layer_tables),
             data,
-            read_graph_facts(bundle.model_path),
+            facts,
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from attnport.engines.build import build_engine
 from attnport.engines.plan import AttentionFusion, EnginePlan
-from attnport.errors import BuildError
+from attnport.errors import BuildError, GraphError
 from attnport.export.bundle import Bundle
 from attnport.export.records import TensorSpec
 
@@ -146,6 +146,17 @@ def test_death_by_signal_is_an_error_that_names_model_and_signal(
 def test_parser_error_names_the_node(attention_bundle: BundleMaker) -> None:
     bundle = with_node_replaced(attention_bundle(), "Softmax", "NoSuchOperator")
     with pytest.raises(BuildError, match=r"'/attn0/softmax' \(NoSuchOperator\)"):
+        build_engine(bundle, RTX)
+    assert left_behind(bundle.path) == set()
+
+
+@pytest.mark.parametrize("size", [0, 2, 1000])
+def test_a_truncated_file_is_not_given_to_tensorrt(
+    attention_bundle: BundleMaker, size: int
+) -> None:
+    bundle = attention_bundle()
+    bundle.model_path.write_bytes(bundle.model_path.read_bytes()[:size])
+    with pytest.raises(GraphError, match=r"model\.onnx .*: export again"):
         build_engine(bundle, RTX)
     assert left_behind(bundle.path) == set()
 
