@@ -6,18 +6,19 @@ here, so that they are the same module.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from attnport.errors import InputError, ModuleError
+from attnport.errors import ModuleError
 
 _TORCH_DTYPES = {
     "float64": torch.float64,
@@ -82,14 +83,17 @@ def sdpa_form(module: torch.nn.Module) -> torch.nn.Module | None:
     return copied
 
 
-class _WatchSdpa(TorchFunctionMode):
-    """Notes whether F.scaled_dot_product_attention is called."""
+class _WatchSdpa(TorchDispatchMode):
+    """Notes whether aten::scaled_dot_product_attention is called.
+
+    At the dispatcher, and not as a function mode: torch.nn.MultiheadAttention's functional form
+    disables those around the call.
+    """
 
     called = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            self.called = True
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called = self.called or func is torch.ops.aten.scaled_dot_product_attention.default
         return func(*args, **(kwargs or {}))
 
 
@@ -98,6 +102,20 @@ def calls_sdpa(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> bo
     with _WatchSdpa() as watch:
         call_module(module, feeds)
     return bool(watch.called)
+
+
+@contextlib.contextmanager
+def slow_path() -> Iterator[None]:
+    """torch.nn.MultiheadAttention without its inference fast path.
+
+    The fast path is not what is exported: it differs at padded positions, and it cannot be traced.
+    """
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def call_module(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -109,7 +127,7 @@ def call_module(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> l
         The output tensors in the order in which the exporter numbers them; None is left out.
     """
     parameters = inspect.signature(module.forward).parameters
-    with torch.inference_mode():
+    with torch.inference_mode(), slow_path():
         if all(name in parameters for name in feeds):
             result = module(**feeds)
         else:
@@ -127,24 +145,6 @@ def flatten_outputs(result: object) -> list[torch.Tensor]:
     if not leaves:
         raise ModuleError(f"forward returned {type(result).__name__}, which holds no tensor")
     return leaves
-
-
-def input_names(
-    module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
-) -> list[str]:
-    """The names of the tensor inputs, as the exporter gives them: forward's parameter names.
-
-    Raises:
-        InputError: If there are more arguments than forward takes.
-    """
-    try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
-    except TypeError as err:
-        raise InputError(
-            f"the example inputs do not fit {type(module).__name__}.forward ({err}); its "
-            f"signature is forward{inspect.signature(module.forward)}"
-        ) from err
-    return [name for name, value in bound.arguments.items() if value is not None]
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

@@ -112,7 +112,7 @@ def prove(
 
 def _inspect(bundle: Bundle) -> Inspection:
     # Read again from the file: what bundle.json claims may be what a pass meant to do.
-    from attnport.export.inspect import inspect_model
+    from attnport.export.onnx_file import inspect_model
 
     return inspect_model(bundle.model_path)
 

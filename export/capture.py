@@ -1,0 +1,183 @@
+"""From a module to an ONNX graph, by torch.export and torch.onnx.
+
+What torch finds to hold for fewer sizes than were declared is refused here: the ONNX file would not
+say it, and give wrong results at the other sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from attnport.axes import Axis
+from attnport.errors import ModuleError, NarrowedRangeError
+from attnport.export import capture_operator
+from attnport.export.dynamic_shapes import Example, torch_shapes
+from attnport.export.module_forms import slow_path
+
+
+def onnx_from_module(
+    module: torch.nn.Module, example: Example, axes: Mapping[str, Axis], opset: int
+) -> ir.Model:
+    """Captures a module as an ONNX graph whose symbols are the axes' names.
+
+    Args:
+        module: In the dtype and mode that it is exported in.
+        example: Inputs to capture it with.
+        axes: The range of each axis.
+        opset: Of the graph.
+
+    Raises:
+        NarrowedRangeError: If the captured graph would be right for fewer sizes than declared.
+        ModuleError: If torch cannot capture or translate the module.
+    """
+    with _quiet(), torch.no_grad(), slow_path(), sdpa_kernel(SDPBackend.MATH):
+        program = _exported(module, example, axes)
+        _require_declared_ranges(program, example, axes)
+        shapes = torch_shapes(example, axes)
+        try:
+            onnx_program = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=opset,
+                dynamic_shapes=shapes,
+                custom_translation_table=capture_operator.translation_table(),
+                verbose=False,
+            )
+        except Exception as err:
+            raise ModuleError(
+                f"torch.onnx has no translation for {type(module).__name__}: {_summary(err)}"
+            ) from err
+    assert onnx_program is not None
+    return onnx_program.model
+
+
+def _exported(
+    module: torch.nn.Module, example: Example, axes: Mapping[str, Axis]
+) -> torch.export.ExportedProgram:
+    try:
+        return _export(module, example, torch_shapes(example, axes))
+    except Exception as err:
+        if "onstraint" in str(err) or "pecialized" in str(err):
+            cause = _what_narrows(module, example, axes)
+            raise NarrowedRangeError(
+                f"{type(module).__name__} works on fewer sizes than declared"
+                f"{cause or ': ' + _summary(err)}: narrow the axis to what the module means, or "
+                "write it so that it does not ask for the size"
+            ) from err
+        raise ModuleError(
+            f"torch.export cannot capture {type(module).__name__}: {_summary(err)}"
+        ) from err
+
+
+def _export(
+    module: torch.nn.Module, example: Example, shapes: Mapping[str, Any]
+) -> torch.export.ExportedProgram:
+    return torch.export.export(
+        module, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
+    )
+
+
+def _what_narrows(module: torch.nn.Module, example: Example, axes: Mapping[str, Axis]) -> str:
+    """The axis, the range that is left, and the line that asked; "" if torch does not tell.
+
+    Captured once more with ranges of torch's own choice, which then says what it chose and why.
+    """
+    try:
+        program = _export(module, example, torch_shapes(example, axes, automatic=True))
+    except Exception:
+        return ""
+    for name, dim, axis in _dynamic_dims(example, axes):
+        size = _placeholder_sizes(program, name)[dim]
+        if isinstance(size, int):
+            return f": {name}'s {axis.name} is fixed at {size}"
+        low, high = _range(program, size)
+        if max(low, axis.min) > max(axis.min, 2) or high < axis.max:
+            at = _guarding_line(size)
+            return f": {axis.name} is {axis.min} to {axis.max}, and {low} to {high} is left{at}"
+    return ""
+
+
+def _require_declared_ranges(
+    program: torch.export.ExportedProgram, example: Example, axes: Mapping[str, Axis]
+) -> None:
+    for name, dim, axis in _dynamic_dims(example, axes):
+        size = _placeholder_sizes(program, name)[dim]
+        low, high = (size, size) if isinstance(size, int) else _range(program, size)
+        if low > axis.min or high < axis.max:
+            at = "" if isinstance(size, int) else _guarding_line(size)
+            raise NarrowedRangeError(
+                f"{axis.name} of {name} is declared as {axis.min} to {axis.max}, and the captured "
+                f"graph is right for {low} to {high} only{at}: narrow the axis, or write the "
+                "module so that it does not ask for the size"
+            )
+
+
+def _dynamic_dims(example: Example, axes: Mapping[str, Axis]) -> Iterator[tuple[str, int, Axis]]:
+    for name, dims in example.dims.items():
+        for dim, symbol in dims.items():
+            if axes[symbol].min < axes[symbol].max:
+                yield name, dim, axes[symbol]
+
+
+def _placeholder_sizes(program: torch.export.ExportedProgram, name: str) -> tuple[Any, ...]:
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name == name:
+            return tuple(node.meta["val"].shape)
+    raise ModuleError(f"torch.export dropped the input {name!r}: forward does not use it")
+
+
+def _range(program: torch.export.ExportedProgram, size: Any) -> tuple[float, float]:
+    found = program.range_constraints.get(size.node.expr)
+    return (0, float("inf")) if found is None else (_number(found.lower), _number(found.upper))
+
+
+def _number(bound: Any) -> float:
+    try:
+        return int(bound)
+    except (TypeError, ValueError, OverflowError):
+        return float("inf")
+
+
+def _guarding_line(size: Any) -> str:
+    """Where the module asked for the size, as torch recorded it."""
+    for guard in size.node.shape_env.guards:
+        place = str(guard.sloc)
+        if size.node.expr in guard.expr.free_symbols and "_subclasses/" not in place:
+            return f" ({guard.expr}, asked at {place.strip('()')})"
+    return ""
+
+
+def _summary(error: BaseException) -> str:
+    """The sentence of torch's message, and the module's own line, without its advice."""
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = str(cause).strip() or type(cause).__name__
+    first = re.sub(r"\x1b\[[0-9;]*m", "", text.splitlines()[0])
+    line = re.search(r'File "([^"]+)", line (\d+), in forward', str(error))
+    return f"{first} (at {line[1]}:{line[2]})" if line else first
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's own notices (absent torchvision, renamed symbols) are not the user's."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

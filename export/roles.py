@@ -1,0 +1,91 @@
+"""What each input means: read from what the graph does with it, unless the user says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from attnport.axes import Axis
+from attnport.errors import UsageError
+from attnport.export.masks import ancestry
+from attnport.export.passes import look_at
+from attnport.export.records import Dtype, Role, TensorSpec
+
+ROLES: tuple[Role, ...] = (
+    "activation", "token_ids", "mask", "bias", "lengths", "positions", "cache",
+)  # fmt: skip
+
+
+def input_specs(
+    graph: ir.Graph, axes: Mapping[str, Axis], given: Mapping[str, str] | None = None
+) -> tuple[TensorSpec, ...]:
+    """The inputs, with their roles.
+
+    Args:
+        graph: The graph.
+        axes: Its axes.
+        given: Roles that the user names, by input.
+
+    Raises:
+        UsageError: If a role or an input is named that does not exist.
+    """
+    given = given or {}
+    names = [str(value.name) for value in graph.inputs]
+    for name, role in given.items():
+        if name not in names:
+            raise UsageError(f"there is no input {name!r}; the inputs are {', '.join(names)}")
+        if role not in ROLES:
+            raise UsageError(f"{name!r} cannot be a {role!r}: a role is one of {', '.join(ROLES)}")
+    masks, biases = _mask_inputs(graph, axes)
+    specs = []
+    for value in graph.inputs:
+        role, high = _role(value, masks, biases)
+        role = given.get(str(value.name), role)  # type: ignore[assignment]
+        specs.append(tensor_spec(value, role, high if role == "token_ids" else None))
+    return tuple(specs)
+
+
+def tensor_spec(value: ir.Value, role: Role = "activation", high: int | None = None) -> TensorSpec:
+    """The name, dtype and shape of a graph input or output."""
+    shape = tuple(dim if isinstance(dim, int) else str(dim.value) for dim in (value.shape or ()))
+    assert value.dtype is not None
+    return TensorSpec(
+        name=str(value.name), dtype=dtype_of(value.dtype), shape=shape, role=role, high=high
+    )
+
+
+def dtype_of(dtype: ir.DataType) -> Dtype:
+    """The name of an ONNX dtype in records."""
+    return str(dtype.numpy().name)  # type: ignore[return-value]
+
+
+def _mask_inputs(graph: ir.Graph, axes: Mapping[str, Axis]) -> tuple[set[ir.Value], set[ir.Value]]:
+    """The inputs that hide scores, and those that are added to them."""
+    masks: set[ir.Value] = set()
+    biases: set[ir.Value] = set()
+    for site in look_at(graph, axes).sites:
+        for term in site.terms:
+            inputs, _, complete = ancestry([term.value])
+            if complete:
+                (masks if term.kind == "bool" else biases).update(inputs)
+    return masks, biases
+
+
+def _role(value: ir.Value, masks: set[ir.Value], biases: set[ir.Value]) -> tuple[Role, int | None]:
+    """The role, and for token ids the number of tokens there are."""
+    assert value.dtype is not None
+    for use in value.uses():
+        table = use.node.inputs[0]
+        if use.node.op_type != "Gather" or use.idx != 1 or table is None:
+            continue
+        if table.const_value is not None and len(table.const_value.shape) == 2:
+            return "token_ids", int(table.const_value.shape[0])
+    if value in masks:
+        return "mask", None
+    if value in biases:
+        # Integers and bools become a bias by arithmetic of the module's own: (1 - m)·finfo.min.
+        return ("bias" if value.dtype.is_floating_point() else "mask"), None
+    if value.dtype == ir.DataType.BOOL:
+        return "mask", None
+    return ("positions" if value.dtype.is_integer() else "activation"), None
