@@ -8,9 +8,10 @@ which tells how much the problem itself magnifies.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -57,7 +58,8 @@ class Reference:
         self._low, self._dtype, self._outputs = module, dtype, outputs
         self._double = module_in_dtype(module, "float64")
         self._perturbed = _perturbed_module(self._double, dtype)
-        self._sdpa = sdpa_form(module)
+        # False once it is known that there is none.
+        self._sdpa: torch.nn.Module | Literal[False] | None = sdpa_form(module)
 
     def compute(
         self, inputs: Mapping[str, np.ndarray], perturbed: Sequence[str], seed: int
@@ -80,10 +82,12 @@ class Reference:
             name: _perturb(tensor, self._dtype, generator) if name in perturbed else tensor
             for name, tensor in wide.items()
         }
-        plain = self._run(self._double, wide)
-        safe = self._run(self._double, wide, safe=True)
-        eager = self._run(self._low, low, safe=True)
-        moved = self._run(self._perturbed, shaken, safe=True)
+        softmax = _DeadRowsAreZero()
+        safe = self._run(self._double, wide, softmax)
+        # Where no softmax met a dead row, the module computes the same without our rule for them.
+        plain = self._run(self._double, wide) if softmax.met_dead_row else safe
+        eager = self._run(self._low, low, _DeadRowsAreZero())
+        moved = self._run(self._perturbed, shaken, _DeadRowsAreZero())
         sdpa = self._run_sdpa(low)
         names = [spec.name for spec in self._outputs]
         found = [
@@ -94,25 +98,23 @@ class Reference:
 
     def _run_sdpa(self, low: Mapping[str, torch.Tensor]) -> list[np.ndarray] | None:
         """The SDPA form with torch's own choice of kernel; None where there is none."""
-        if self._sdpa is not None:
-            return self._run(self._sdpa, low, safe=True, kernels=None)
-        if calls_sdpa(self._low, low):
-            return self._run(self._low, low, safe=True, kernels=None)
-        return None
+        if self._sdpa is None:
+            self._sdpa = self._low if calls_sdpa(self._low, low) else False
+        if self._sdpa is False:
+            return None
+        return self._run(self._sdpa, low, _DeadRowsAreZero(), kernels=None)
 
     def _run(
         self,
         module: torch.nn.Module,
         feeds: Mapping[str, torch.Tensor],
+        softmax: _DeadRowsAreZero | None = None,
         *,
-        safe: bool = False,
         kernels: SDPBackend | None = SDPBackend.MATH,
     ) -> list[np.ndarray]:
         def run() -> list[torch.Tensor]:
-            if safe:
-                with _DeadRowsAreZero():
-                    return call_module(module, feeds)
-            return call_module(module, feeds)
+            with softmax or contextlib.nullcontext():
+                return call_module(module, feeds)
 
         try:
             if kernels is None:
@@ -138,13 +140,17 @@ class Reference:
 class _DeadRowsAreZero(TorchDispatchMode):
     """Makes a softmax give 0 where every score is -inf, as the specification says of dead rows."""
 
+    met_dead_row = False
+
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _SOFTMAXES:
             dead = (args[0] == -torch.inf).all(args[1], keepdim=True)
-            result = result.masked_fill(dead, 0)
+            if dead.any():
+                self.met_dead_row = True
+                result = result.masked_fill(dead, 0)
         return result
 
 
