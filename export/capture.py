@@ -79,7 +79,7 @@ def _exported(
 
 
 def _export(
-    module: torch.nn.Module, example: Example, shapes: Mapping[str, Any]
+    module: torch.nn.Module, example: Example, shapes: dict[str, Any]
 ) -> torch.export.ExportedProgram:
     return torch.export.export(
         module, example.args, example.kwargs, dynamic_shapes=shapes, strict=False

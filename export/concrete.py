@@ -9,7 +9,7 @@ constants and the feeds that the caller gives (a random mask, say).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -212,7 +212,7 @@ def has_subgraph(node: ir.Node) -> bool:
     )
 
 
-def _present(values: tuple[ir.Value, ...]) -> list[ir.Value]:
+def _present(values: Sequence[ir.Value]) -> list[ir.Value]:
     return [value for value in values if value.name]
 
 

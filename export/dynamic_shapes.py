@@ -170,7 +170,9 @@ def _enlarged(
     return tensor
 
 
-def torch_shapes(example: Example, axes: Mapping[str, Axis], *, automatic: bool = False) -> Any:
+def torch_shapes(
+    example: Example, axes: Mapping[str, Axis], *, automatic: bool = False
+) -> dict[str, Any]:
     """What torch.export takes: a Dim for each axis that is not fixed.
 
     Args:

@@ -64,10 +64,11 @@ def _operator_scale(node: ir.Node) -> tuple[float, str]:
     if "scale" in node.attributes:
         return node.attributes.get_float("scale"), ""
     query = node.inputs[0]
-    width = query.shape[-1] if query is not None and query.shape is not None else None
+    shape = query.shape if query is not None and query.shape is not None else ir.Shape([None])
+    width = shape[-1]
     if not isinstance(width, int):
         return 1.0, "the head size is not known, so neither is the default scale: set `scale`"
-    heads = node.attributes.get_int("q_num_heads", 1) if len(query.shape or ()) == 3 else 1
+    heads = node.attributes.get_int("q_num_heads", 1) if len(shape) == 3 else 1
     return 1.0 / math.sqrt(width / heads), ""
 
 

@@ -30,15 +30,14 @@ def write_heads(
     writer: GraphWriter,
     source: ir.Value,
     layout: SourceLayout,
-    heads: int,
-    head_size: int,
+    shape: tuple[int, ...],
     name: str,
     *,
     transposed: bool = False,
 ) -> ir.Value:
-    """(B,N,E) or (N,B,E) -> (B,H,N,Dh), or (B,H,Dh,N) where `transposed`."""
-    shape = writer.integers([0, 0, heads, head_size])
-    reshaped = writer.op("Reshape", [source, shape], f"{name}_reshape")
+    """(B,N,E) or (N,B,E) -> (B,H,N,Dh), or (B,H,Dh,N) where `transposed`; shape is (H,Dh)."""
+    sizes = writer.integers([0, 0, *shape])
+    reshaped = writer.op("Reshape", [source, sizes], f"{name}_reshape")
     permutation = _PERMUTATIONS[transposed, layout]
     return writer.op("Transpose", [reshaped], f"{name}_heads", {"perm": permutation})
 

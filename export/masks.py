@@ -79,7 +79,7 @@ def _meaning_of_constant(
         full = np.broadcast_to(visible, shape)
         if full.all():
             meanings.add("nothing")
-        elif np.array_equal(full, np.broadcast_to(np.tri(*shape[-2:], dtype=bool), shape)):
+        elif np.array_equal(full, np.broadcast_to(causal_rows(shape), shape)):
             meanings.add("causal")
         else:
             return ""
@@ -178,7 +178,7 @@ def alive_at(
     site: AttentionSite, shape: tuple[int, ...], graph: ConcreteGraph
 ) -> np.ndarray | None:
     """(…,N,1): which rows have a visible key; None where a term's data is not known."""
-    visible = np.tri(*shape[-2:], dtype=bool) if site.causal else np.ones(shape[-2:], bool)
+    visible = causal_rows(shape) if site.causal else np.ones(shape[-2:], bool)
     visible = np.broadcast_to(visible, shape)
     for term in site.terms:
         data = graph.data(term.value)
@@ -186,4 +186,9 @@ def alive_at(
             return None
         seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
         visible = visible & np.broadcast_to(seen, shape)
-    return visible.any(-1, keepdims=True)
+    return np.asarray(visible.any(-1, keepdims=True))
+
+
+def causal_rows(shape: tuple[int, ...]) -> np.ndarray:
+    """(N,T) of a scores' shape: True where key j is at or before query i."""
+    return np.tri(shape[-2], shape[-1]).astype(bool)

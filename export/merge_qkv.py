@@ -55,7 +55,7 @@ def in_order(group: Group) -> bool:
     projection = next(iter(group.members.values()))
     tensor = projection.weight.const_value
     assert tensor is not None
-    width = tensor.shape[0 if projection.transposed else 1]
+    width = tensor.numpy().shape[0 if projection.transposed else 1]
     return np.array_equal(columns, np.arange(width)) and projection.product.op_type == "MatMul"
 
 
@@ -126,7 +126,7 @@ def _split_columns(writer: GraphWriter, group: Group, packed: ir.Value) -> list[
     layout = next(iter(group.members.values())).layout
     return [
         write_heads(
-            writer, part, layout, *shape, which,
+            writer, part, layout, shape, which,
             transposed=which == "key" and site.key_transposed,
         )
         for which, part, shape in zip(group.members, parts, shapes, strict=True)
@@ -139,7 +139,7 @@ def _split_heads(writer: GraphWriter, group: Group, packed: ir.Value) -> list[ir
     counts = [len(site.layouts[which].distinct_heads()[0]) for which in group.members]
     head_size = next(iter(site.layouts.values())).head_size
     layout = next(iter(group.members.values())).layout
-    heads = write_heads(writer, packed, layout, sum(counts), head_size, kind)
+    heads = write_heads(writer, packed, layout, (sum(counts), head_size), kind)
     parts = writer.split(heads, counts, 1, f"{kind}_split")
     return [
         writer.op("Transpose", [part], f"{which}_transposed", {"perm": [0, 1, 3, 2]})

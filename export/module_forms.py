@@ -90,7 +90,9 @@ class _WatchSdpa(TorchDispatchMode):
     disables those around the call.
     """
 
-    called = False
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        self.called = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.called = self.called or func is torch.ops.aten.scaled_dot_product_attention.default

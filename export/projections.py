@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -11,10 +12,9 @@ import onnx_ir as ir
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.movement import HeadLayout, SourceLayout, push_indices, trace_back
 from attnport.export.records import ProjectionGroup
-from attnport.export.sites import AttentionSite, Operand
+from attnport.export.sites import OPERANDS, AttentionSite, Operand
 
-OPERANDS: tuple[Operand, ...] = ("query", "key", "value")
-_KINDS = {
+_KINDS: dict[tuple[Operand, ...], Literal["qkv", "kv", "qk", "qv"]] = {
     ("query", "key", "value"): "qkv",
     ("key", "value"): "kv",
     ("query", "key"): "qk",
@@ -47,7 +47,7 @@ class Projection:
     def columns(self, layout: HeadLayout) -> np.ndarray:
         """(D,Hkv·Dh): the columns of W that the distinct heads take, in order."""
         assert self.weight.const_value is not None
-        matrix = self.weight.const_value.numpy()
+        matrix: np.ndarray = self.weight.const_value.numpy()
         picked = layout.distinct_heads()[0].ravel()
         return matrix[picked].T if self.transposed else matrix[:, picked]
 
@@ -55,7 +55,8 @@ class Projection:
         """(Hkv·Dh,): likewise of b."""
         if self.bias is None or self.bias.const_value is None:
             return None
-        return self.bias.const_value.numpy()[layout.distinct_heads()[0].ravel()]
+        bias: np.ndarray = self.bias.const_value.numpy()
+        return np.take(bias, layout.distinct_heads()[0].ravel())
 
 
 def projection_of(
@@ -153,8 +154,8 @@ class Group:
     members: dict[Operand, Projection]
 
     @property
-    def kind(self) -> str:
-        return _KINDS[tuple(self.members)]  # type: ignore[index]
+    def kind(self) -> Literal["qkv", "kv", "qk", "qv"]:
+        return _KINDS[tuple(self.members)]
 
     @property
     def merged(self) -> bool:
@@ -193,7 +194,7 @@ class Group:
         return ProjectionGroup(
             name=f"{self.site.name}/{self.kind}",
             attention=self.site.name,
-            kind=self.kind,  # type: ignore[arg-type]
+            kind=self.kind,
             nodes=tuple(products),
             sizes=tuple(sizes),
             merged=self.merged,

@@ -140,7 +140,9 @@ class Reference:
 class _DeadRowsAreZero(TorchDispatchMode):
     """Makes a softmax give 0 where every score is -inf, as the specification says of dead rows."""
 
-    met_dead_row = False
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        self.met_dead_row = False
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import onnx_ir as ir
 
@@ -41,7 +42,7 @@ def input_specs(
     specs = []
     for value in graph.inputs:
         role, high = _role(value, masks, biases)
-        role = given.get(str(value.name), role)  # type: ignore[assignment]
+        role = cast(Role, given.get(str(value.name), role))
         specs.append(tensor_spec(value, role, high if role == "token_ids" else None))
     return tuple(specs)
 
@@ -80,7 +81,7 @@ def _role(value: ir.Value, masks: set[ir.Value], biases: set[ir.Value]) -> tuple
         if use.node.op_type != "Gather" or use.idx != 1 or table is None:
             continue
         if table.const_value is not None and len(table.const_value.shape) == 2:
-            return "token_ids", int(table.const_value.shape[0])
+            return "token_ids", table.const_value.numpy().shape[0]
     if value in masks:
         return "mask", None
     if value in biases:

@@ -14,6 +14,7 @@ from attnport.export.movement import Chain, HeadLayout, head_layout, push_indice
 from attnport.export.records import AttentionInfo
 
 Operand = Literal["query", "key", "value"]
+OPERANDS: tuple[Operand, ...] = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ class AttentionSite:
     def total_scale(self) -> float:
         """The factor on Q·Kᵀ, wherever the graph applies it."""
         total = self.scale
-        for which in ("query", "key"):
+        for which in OPERANDS[:2]:
             if which in self.chains:
-                total *= self.chains[which].scale  # type: ignore[index]
+                total *= self.chains[which].scale
         return total
 
 
@@ -113,13 +114,13 @@ def find_layouts(site: AttentionSite, graphs: list[ConcreteGraph]) -> None:
 
     The layout must be the same at every size that is asked at.
     """
-    for which in ("query", "key", "value"):
-        chain = trace_back(site.operand(which))  # type: ignore[arg-type]
-        site.chains[which] = chain  # type: ignore[index]
-        found = [_layout(site, which, chain, graph) for graph in graphs]  # type: ignore[arg-type]
+    for which in OPERANDS:
+        chain = trace_back(site.operand(which))
+        site.chains[which] = chain
+        found = [_layout(site, which, chain, graph) for graph in graphs]
         first = found[0]
         if first is not None and all(f is not None and f.same_as(first) for f in found):
-            site.layouts[which] = first  # type: ignore[index]
+            site.layouts[which] = first
 
 
 def _layout(

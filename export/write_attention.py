@@ -36,7 +36,7 @@ from attnport.export.heads import (
 )
 from attnport.export.movement import HeadLayout
 from attnport.export.records import Form, PassRecord
-from attnport.export.sites import AttentionSite, Operand
+from attnport.export.sites import OPERANDS, AttentionSite, Operand
 from attnport.export.write_masks import MaskWriter
 
 _CANONICAL_CORES = (
@@ -83,9 +83,9 @@ def write_attention(
 
 
 def _operand_problem(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> str:
-    for which in ("query", "key", "value"):
-        shape = graphs[0].shape(site.operand(which))  # type: ignore[arg-type]
-        known = which in site.layouts and columns_in_order(site.layouts[which]) is not None  # type: ignore[index]
+    for which in OPERANDS:
+        shape = graphs[0].shape(site.operand(which))
+        known = which in site.layouts and columns_in_order(site.layouts[which]) is not None
         if shape is None:
             return f"the shape of the {which} is not known"
         if len(shape) != 4 and not known:
@@ -145,13 +145,12 @@ class _Rewriting:
         if self.form == "attention":
             return site.source == "operator" and site.nodes[0].domain == ""
         types = [node.op_type for node in site.nodes if node.op_type != "Cast"]
-        operands: tuple[Operand, ...] = ("query", "key", "value")
         return (
             site.source == "pattern"
             and types in _CANONICAL_CORES
             and site.scale == 1.0
             and site.chains["key"].scale == 1.0
-            and all(is_canonical(site, which) for which in operands if which in site.layouts)
+            and all(is_canonical(site, which) for which in OPERANDS if which in site.layouts)
             and (self.merged is None or self.merged.is_canonical)
             and (not site.causal or bool(site.terms) or types == _CANONICAL_CORES[1])
             and (bool(self.guards) or not site.dead_rows)
@@ -173,8 +172,8 @@ class _Rewriting:
             self.graph.remove(guard, safe=True)
         scale = site.scale
         operands: dict[Operand, ir.Value] = {}
-        for which in ("query", "key", "value"):
-            operands[which], factor = self._operand(which)  # type: ignore[index, arg-type]
+        for which in OPERANDS:
+            operands[which], factor = self._operand(which)
             scale *= factor
         query, key, value = operands.values()
         key_axis = 3 if self._keys_transposed() else 2
@@ -202,7 +201,7 @@ class _Rewriting:
         if heads is None:
             source = self._columns(which, layout, int(distinct.size))
             heads = write_heads(
-                self.writer, source, layout.layout, *distinct.shape, which, transposed=transposed
+                self.writer, source, layout.layout, distinct.shape, which, transposed=transposed
             )
         elif transposed:
             perm = {"perm": [0, 1, 3, 2]}

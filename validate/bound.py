@@ -57,7 +57,7 @@ def ulp(magnitude: float, dtype: str) -> float:
         return 0.0
     if not math.isfinite(magnitude):
         return magnitude
-    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
+    info = ml_dtypes.finfo(kind)
     smallest = int(info.minexp)
     exponent = max(math.frexp(magnitude)[1] - 1, smallest) if magnitude else smallest
     return math.ldexp(1.0, exponent - int(info.nmant))
