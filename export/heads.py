@@ -6,14 +6,12 @@ sequence-first   (N,B,E) -> Reshape (N,B,H,Dh) -> Transpose (B,H,N,Dh), likewise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
 from attnport.export.graph_writer import GraphWriter
 from attnport.export.movement import HeadLayout, SourceLayout
-from attnport.export.sites import AttentionSite, Operand
+from attnport.export.taps import Tap
 
 # (transposed, layout) -> the permutation of (B,N,H,Dh), or of (N,B,H,Dh).
 _PERMUTATIONS: dict[tuple[bool, SourceLayout], list[int]] = {
@@ -59,31 +57,27 @@ def columns_in_order(layout: HeadLayout) -> int | None:
     return int(flat[0]) if in_order else None
 
 
-def is_canonical(site: AttentionSite, which: Operand) -> bool:
-    """Whether the operand's heads already stand as this module writes them."""
-    types = _types(site, which)
-    packed = [*_PACKED, "Transpose"] if which == "key" and site.key_transposed else _PACKED
+def is_canonical(tap: Tap) -> bool:
+    """Whether the value's heads already stand as this module writes them."""
+    types = _types(tap)
+    if tap.rows:
+        return types in ([], ["Split"])
+    packed = [*_PACKED, "Transpose"] if tap.transposed else _PACKED
     return types in _CANONICAL or types == packed
 
 
-def packed_heads(site: AttentionSite, which: Operand) -> ir.Value | None:
-    """The output of a canonical Split of packed heads, (B,H,N,Dh), if the operand is one."""
-    if not is_canonical(site, which) or _types(site, which)[:3] != _PACKED:
+def packed_heads(tap: Tap) -> ir.Value | None:
+    """The output of a canonical Split of packed heads, (B,H,N,Dh), if the value is one."""
+    if not is_canonical(tap) or _types(tap)[:3] != _PACKED:
         return None
-    return next(
-        node.outputs[_output_towards(node, site.chains[which].nodes, site.chains[which].end)]
-        for node in site.chains[which].nodes
-        if node.op_type == "Split"
-    )
+    nodes = tap.chain.nodes
+    split = next(node for node in nodes if node.op_type == "Split")
+    used = {value for node in nodes for value in node.inputs} | {tap.chain.end}
+    return next(output for output in split.outputs if output in used)
 
 
-def _output_towards(split: ir.Node, nodes: Sequence[ir.Node], end: ir.Value) -> int:
-    used = {value for node in nodes for value in node.inputs} | {end}
-    return next(i for i, output in enumerate(split.outputs) if output in used)
-
-
-def _types(site: AttentionSite, which: Operand) -> list[str]:
-    types = [node.op_type for node in site.chains[which].nodes if node.op_type != "Mul"]
+def _types(tap: Tap) -> list[str]:
+    types = [node.op_type for node in tap.chain.nodes if node.op_type != "Mul"]
     if types and types[-1] == "Gather":
         types.pop()
     return types

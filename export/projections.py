@@ -10,9 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from attnport.export.concrete import ConcreteGraph
-from attnport.export.movement import HeadLayout, SourceLayout, push_indices, trace_back
+from attnport.export.movement import SourceLayout, push_indices, trace_back
 from attnport.export.records import ProjectionGroup
-from attnport.export.sites import OPERANDS, AttentionSite, Operand
+from attnport.export.sites import AttentionSite, Operand
+from attnport.export.taps import Tap, find_taps
 
 _KINDS: dict[tuple[Operand, ...], Literal["qkv", "kv", "qk", "qv"]] = {
     ("query", "key", "value"): "qkv",
@@ -44,25 +45,35 @@ class Projection:
     bias: ir.Value | None
     layout: SourceLayout
 
-    def columns(self, layout: HeadLayout) -> np.ndarray:
-        """(D,Hkv·Dh): the columns of W that the distinct heads take, in order."""
+    @property
+    def width(self) -> int:
+        """C, the number of columns of W."""
+        assert self.weight.const_value is not None
+        return int(self.weight.const_value.shape.numpy()[0 if self.transposed else 1])
+
+    def picked(self, tap: Tap) -> np.ndarray:
+        """(Hkv·Dh,): the columns that the distinct heads take, in order."""
+        return tap.layout.distinct_heads()[0].ravel()
+
+    def columns(self, tap: Tap) -> np.ndarray:
+        """(D,Hkv·Dh): these columns of W."""
         assert self.weight.const_value is not None
         matrix: np.ndarray = self.weight.const_value.numpy()
-        picked = layout.distinct_heads()[0].ravel()
+        picked = self.picked(tap)
         return matrix[picked].T if self.transposed else matrix[:, picked]
 
-    def bias_columns(self, layout: HeadLayout) -> np.ndarray | None:
-        """(Hkv·Dh,): likewise of b."""
+    def bias_columns(self, tap: Tap) -> np.ndarray | None:
+        """(Hkv·Dh,): these elements of b."""
         if self.bias is None or self.bias.const_value is None:
             return None
         bias: np.ndarray = self.bias.const_value.numpy()
-        return np.take(bias, layout.distinct_heads()[0].ravel())
+        return np.take(bias, self.picked(tap))
 
 
-def projection_of(
-    source: ir.Value, layout: HeadLayout, graphs: Sequence[ConcreteGraph]
-) -> Projection | None:
-    """The projection that computes a source of heads; None where something else does."""
+def projection_of(tap: Tap, graphs: Sequence[ConcreteGraph]) -> Projection | None:
+    """The projection that a tap begins with; None where something else computes its source."""
+    source = tap.chain.source
+    layout: SourceLayout = "batch-first" if tap.rows else tap.layout.layout
     node = source.producer()
     if node is None or node.domain:
         return None
@@ -85,7 +96,7 @@ def _from_matmul(
     node: ir.Node,
     output: ir.Value,
     bias: ir.Value | None,
-    layout: HeadLayout,
+    layout: SourceLayout,
     graphs: Sequence[ConcreteGraph],
 ) -> Projection | None:
     x, weight = node.inputs
@@ -100,7 +111,7 @@ def _from_matmul(
 
 
 def _from_gemm(
-    node: ir.Node, output: ir.Value, layout: HeadLayout, graphs: Sequence[ConcreteGraph]
+    node: ir.Node, output: ir.Value, layout: SourceLayout, graphs: Sequence[ConcreteGraph]
 ) -> Projection | None:
     x, weight, bias = (*node.inputs, None)[:3]
     plain = (
@@ -124,12 +135,12 @@ def _with_tokens(
     weight: ir.Value,
     transposed: bool,
     bias: ir.Value | None,
-    layout: HeadLayout,
+    layout: SourceLayout,
     graphs: Sequence[ConcreteGraph],
 ) -> Projection | None:
     """Undoes a flattening of (B,N,D) to (B·N,D) before the product."""
-    if layout.layout != "flat":
-        return Projection(x, product, output, weight, transposed, bias, layout.layout)
+    if layout != "flat":
+        return Projection(x, product, output, weight, transposed, bias, layout)
     chain = trace_back(x)
     for graph in graphs:
         shape = graph.shape(chain.source)
@@ -152,6 +163,7 @@ class Group:
 
     site: AttentionSite
     members: dict[Operand, Projection]
+    taps: dict[Operand, Tap]
 
     @property
     def kind(self) -> Literal["qkv", "kv", "qk", "qv"]:
@@ -162,6 +174,21 @@ class Group:
         return len({projection.product for projection in self.members.values()}) == 1
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many columns each member takes."""
+        return tuple(p.picked(self.taps[which]).size for which, p in self.members.items())
+
+    @property
+    def in_order(self) -> bool:
+        """Whether one MatMul holds exactly the members' columns, in the order of the members."""
+        if not self.merged:
+            return False
+        columns = np.concatenate([p.picked(self.taps[w]) for w, p in self.members.items()])
+        projection = next(iter(self.members.values()))
+        in_order = np.array_equal(columns, np.arange(projection.width))
+        return in_order and projection.product.op_type == "MatMul"
+
+    @property
     def problem(self) -> str:
         """Why it cannot be merged; empty where it can, or is."""
         if self.merged:
@@ -169,57 +196,57 @@ class Group:
         layouts = {projection.layout for projection in self.members.values()}
         if len(layouts) > 1:
             return "the projections read their input in different orders of batch and sequence"
-        own = {node for which in self.members for node in self.site.chains[which].nodes}
+        own = {node for which in self.members for node in self.taps[which].chain.nodes}
         for which, projection in self.members.items():
-            for value in _between(self.site, which, projection):
-                if value.is_graph_output() or any(use.node not in own for use in value.uses()):
+            for value in self._inner(which, projection):
+                users = {use.node for use in value.uses()}
+                if value.is_graph_output() or users - own - _adders(projection):
                     return (
                         f"the {which} projection is also used elsewhere "
                         f"({value.name}): merging would keep two copies of its weights"
                     )
         return ""
 
+    def _inner(self, which: Operand, projection: Projection) -> list[ir.Value]:
+        """The values from the product up to, and without, the tap."""
+        chain = self.taps[which].chain
+        values = [projection.product.outputs[0], projection.output]
+        values += [output for node in chain.nodes[:-1] for output in node.outputs]
+        return [value for value in values if value is not chain.end]
+
     def describe(self) -> ProjectionGroup:
-        sizes = []
-        for which in self.members:
-            distinct, _ = self.site.layouts[which].distinct_heads()
-            sizes.append(int(distinct.size))
         products = dict.fromkeys(p.product.name or "" for p in self.members.values())
         reason = ""
         if not self.merged:
             reason = self.problem or (
-                f"{len(products)} separate products share one input and can be merged: "
-                "`attnport export` does it for a module"
+                f"{len(products)} separate products share one input: `attnport fuse` merges them"
             )
         return ProjectionGroup(
             name=f"{self.site.name}/{self.kind}",
             attention=self.site.name,
             kind=self.kind,
             nodes=tuple(products),
-            sizes=tuple(sizes),
+            sizes=self.sizes,
             merged=self.merged,
             reason=reason,
         )
 
 
-def _between(site: AttentionSite, which: Operand, projection: Projection) -> list[ir.Value]:
-    """The values from the product's output up to, and without, the operand."""
-    chain = site.chains[which]
-    values = [projection.output, *(node.outputs[0] for node in chain.nodes[:-1])]
-    return [value for value in values if value is not chain.end]
+def _adders(projection: Projection) -> set[ir.Node]:
+    """The node that adds the bias, which goes with the product."""
+    node = projection.output.producer()
+    return {node} if node is not None and projection.bias is not None else set()
 
 
 def find_groups(sites: Sequence[AttentionSite], graphs: Sequence[ConcreteGraph]) -> list[Group]:
     """For each attention the projections that share an input, where there are two or three."""
     groups = []
     for site in sites:
+        taps = find_taps(site, graphs)
         by_input: dict[ir.Value, dict[Operand, Projection]] = {}
-        for which in OPERANDS:
-            layout = site.layouts.get(which)
-            if layout is None:
-                continue
-            projection = projection_of(site.chains[which].source, layout, graphs)
+        for which, tap in taps.items():
+            projection = projection_of(tap, graphs)
             if projection is not None:
                 by_input.setdefault(projection.x, {})[which] = projection
-        groups += [Group(site, members) for members in by_input.values() if len(members) > 1]
+        groups += [Group(site, found, taps) for found in by_input.values() if len(found) > 1]
     return groups
