@@ -1,7 +1,7 @@
-"""A module of your own, as the README exports it: attention that knows nothing of attnport.
+r"""A module of your own, as the README exports it: attention that knows nothing of attnport.
 
-attnport export examples/my_attention.py:make --out build/mine \\
-    --input 'x:float32[batch,seq,64]=activation' --input 'padding:bool[batch,seq]=mask' \\
+attnport export examples/my_attention.py:make --out build/mine \
+    --input 'x:float32[batch,seq,64]=activation' --input 'visible:bool[batch,seq]=mask' \
     --axis batch=1:2:8 --axis seq=1:64:256
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class MyAttention(nn.Module):
-    """Self-attention with padding, written by hand. Letters: B batch, N tokens, D width, H heads."""
+    """Self-attention, written by hand. Letters: B batch, N tokens, D width, H heads."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -24,15 +24,15 @@ class MyAttention(nn.Module):
         self.value = nn.Linear(width, width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
-        """Attends to the tokens that are no padding: (B, N, D), (B, N) -> (B, N, D)."""
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """Attends to the tokens that are visible, and not to padding: (B, N, D), (B, N) -> (B, N, D)."""
         b, n, d = x.shape
         q, k, v = (
             part(x).view(b, n, self.heads, d // self.heads).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )  # (B, H, N, D / H) each
         scores = q @ k.transpose(-2, -1) / math.sqrt(d // self.heads)
-        scores = scores.masked_fill(padding[:, None, None, :], float("-inf"))
+        scores = scores.masked_fill(~visible[:, None, None, :], float("-inf"))
         context = torch.softmax(scores, dim=-1) @ v
         return self.out(context.transpose(1, 2).reshape(b, n, d))
 

@@ -53,6 +53,7 @@ def test_verifying_needs_no_torch(name: str) -> None:
 def test_errors_of_ours_have_one_base() -> None:
     from attnport import errors
 
-    found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
-    assert all(issubclass(kind, attnport.AttnportError) for kind in found)
-    assert {kind.exit_code for kind in found} == {2, 4}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    ours = [kind for kind in kinds if issubclass(kind, attnport.AttnportError)]
+    assert ours == kinds
+    assert {kind.exit_code for kind in ours} == {2, 4}

@@ -1,11 +1,16 @@
-"""A report in the terminal: a row for each model and dtype, then the answer and its reasons."""
+"""A report in the terminal: a line for each model and dtype, then the answer and its reasons.
+
+What is too long for a cell stands under the table as a numbered note, once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from attnport.cli.screen import say, short_kernel, show_table
+from attnport.cli.screen import say, show_table
 
 if TYPE_CHECKING:
     from attnport.validate.html_view import Row
@@ -15,21 +20,43 @@ _COLUMNS = (
     "model",
     "dtype",
     "verdict",
-    "parity (outputs within bound)",
+    "parity",
     "QKV merged",
     "attention fused into",
     "causal",
     "kernels",
-    "speed (of fastest torch)",
+    "speed",
 )
+
+
+@dataclass
+class _Notes:
+    """Numbered notes; the same text has the same number."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def mark(self, text: str) -> str:
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"[{self.texts.index(text) + 1}]"
 
 
 def show_report(report: Report) -> None:
     """Prints the table, the verdict with its reasons, and what was only looked at."""
     from attnport.validate import html_view
 
-    show_table("", _COLUMNS, map(_cells, html_view.rows(report)))
-    say(f"{report.verdict}: {html_view.answer(report)}")
+    notes = _Notes()
+    rows = html_view.rows(report)
+    planned = {engine for row in rows for engine in row.summary.kernels}
+    cells = [_cells(row, notes, several_plans=len(planned) > 1) for row in rows]
+    show_table("", _COLUMNS, cells)
+    for text in notes.texts:
+        say(f" {notes.mark(text)} {text}")
+    if planned:
+        say(f" kernels: that the plan runs ({', '.join(sorted(planned))})")
+    if any(row.speed for row in rows):
+        say(" speed: against the fastest torch form, where both run on the same device")
+    say(f"\n{report.verdict}: {html_view.answer(report)}")
     for reason in html_view.reasons(report):
         say(f"  {reason.status}: {reason.subject}: {reason.message}")
     loose = html_view.loose_failures(report)
@@ -37,19 +64,49 @@ def show_report(report: Report) -> None:
         say(f"  {loose} findings failed that no requirement covers: see the report")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row, notes: _Notes, *, several_plans: bool) -> tuple[str, ...]:
     summary = row.summary
     return (
         summary.model,
         summary.dtype,
         row.mark,
-        _lines(summary.parity),
+        _parity(summary.parity, notes),
         summary.qkv_merged,
-        _lines(map(short_kernel, summary.fused_into)),
+        _lines(_fused(cell, notes) for cell in summary.fused_into),
         summary.causal,
-        _lines(f"{count} {engine}" for engine, count in summary.kernels.items()),
-        _lines(text for text, _ in row.speed),
+        _kernels(summary.kernels, several=several_plans),
+        _lines(text for text, _ in row.speed if not text.endswith("not compared")),
     )
+
+
+def _parity(cells: Sequence[str], notes: _Notes) -> str:
+    """The score, if all engines that ran have the same; then a note names them."""
+    engines: dict[str, list[str]] = {}
+    missing = []
+    for cell in cells:
+        score, _, engine = cell.partition(" ")
+        if "/" in score:
+            engines.setdefault(score, []).append(engine)
+        else:
+            missing.append(cell)
+    if len(engines) == 1:
+        ((score, names),) = engines.items()
+        where = f"on {', '.join(names)}"
+        return f"{score} {notes.mark('; '.join([where, *missing]))}"
+    scores = [f"{score} {', '.join(names)}" for score, names in engines.items()]
+    return _lines([*scores, *(notes.mark(text) for text in missing)])
+
+
+def _fused(cell: str, notes: _Notes) -> str:
+    count, _, said = cell.partition(" ")
+    if ":" in said:  # the engine, and why not
+        return f"{count} {notes.mark(said)}"
+    kernels = re.sub(r"_0x[0-9a-f]+", "", said).split(", ")  # the hashes are in the report
+    return f"{count} {', '.join(dict.fromkeys(kernels))}"
+
+
+def _kernels(counts: Mapping[str, int], *, several: bool) -> str:
+    return _lines(f"{count} {kind}" if several else str(count) for kind, count in counts.items())
 
 
 def _lines(parts: Iterable[str]) -> str:
