@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
@@ -14,6 +15,8 @@ from attnport.export.records import TensorSpec
 
 class Engine(ABC):
     """Something that computes what the bundle's graph computes.
+
+    Threads may share one: `run` and `run_async` can be called from several at a time.
 
     Attributes:
         kind: Such as "torch-eager" or "ort-cpu".
@@ -35,6 +38,17 @@ class Engine(ABC):
         Raises:
             InputError: If a name, dtype, rank or size does not fit; says which and the valid ones.
         """
+
+    async def run_async(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The same as `run`, in a thread of the event loop's pool, so that the loop goes on.
+
+        Args:
+            feeds: As for `run`. They must not be written to until the result is there.
+
+        Raises:
+            InputError: As `run` does.
+        """
+        return await asyncio.to_thread(self.run, feeds)
 
     @abstractmethod
     def placement(self) -> dict[str, int]:

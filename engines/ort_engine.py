@@ -54,10 +54,11 @@ class OrtEngine(Engine):
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         checked = self._check(feeds)
-        if self._session is None:
+        session = self._session  # another thread may close the engine meanwhile
+        if session is None:
             raise UsageError(f"this {self.kind} engine was closed: open it again")
         try:
-            results = self._session.run(self._output_names, checked)
+            results = session.run(self._output_names, checked)
         except Exception as err:  # onnxruntime's errors derive from Exception alone
             raise GraphError(
                 f"onnxruntime failed while running the graph ({_first_line(err)}): the graph does "

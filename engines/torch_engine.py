@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ class TorchEngine(Engine):
         if self._module is None:
             raise UsageError(f"this {self.kind} engine was closed: open it again")
         tensors = {name: to_torch(array) for name, array in checked.items()}
-        with _settings(self.kind, self._threads), _naming_compiler(self.kind):
+        with _ONE_AT_A_TIME, _settings(self.kind, self._threads), _naming_compiler(self.kind):
             results = call_module(self._module, tensors)
         if len(results) != len(self.outputs):
             raise ModuleError(
@@ -103,7 +104,7 @@ class TorchEngine(Engine):
         from attnport.export.module_forms import calls_sdpa, to_torch
 
         feeds = {name: to_torch(array) for name, array in _smallest_feeds(bundle).items()}
-        with _settings(self.kind, self._threads):
+        with _ONE_AT_A_TIME, _settings(self.kind, self._threads):
             return calls_sdpa(module, feeds)
 
 
@@ -120,6 +121,10 @@ def _smallest_feeds(bundle: Bundle) -> dict[str, np.ndarray]:
         )
         for spec in bundle.manifest.inputs
     }
+
+
+# The settings are the process's: of two threads one would run with, and put back, the other's.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager

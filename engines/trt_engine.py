@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,16 +46,19 @@ class TrtEngine(Engine):
         layers = plan.fusion.layers if plan.fusion else ()
         self._layer_count = sum(layer.profile == 0 for layer in layers)
         self._runner: Any = _open_runner(kind, plan)
+        # One execution context with one set of device buffers: a second run would overwrite them.
+        self._one_at_a_time = threading.Lock()
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         checked = self._check(feeds)
-        if self._runner is None:
-            raise UsageError(f"this {self.kind} engine was closed: open it again")
-        if self._has_bfloat16:
-            return self._run_bfloat16(checked)
-        results = self._runner.infer(checked, check_inputs=False)
-        # A copy: the runner gives views of buffers that its next run overwrites.
-        return {output.name: np.array(results[output.name]) for output in self.outputs}
+        with self._one_at_a_time:
+            if self._runner is None:
+                raise UsageError(f"this {self.kind} engine was closed: open it again")
+            if self._has_bfloat16:
+                return self._run_bfloat16(checked)
+            results = self._runner.infer(checked, check_inputs=False)
+            # A copy: the runner gives views of buffers that its next run overwrites.
+            return {output.name: np.array(results[output.name]) for output in self.outputs}
 
     def _run_bfloat16(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Through torch tensors, since Polygraphy has no bfloat16 of numpy's."""
@@ -69,9 +73,10 @@ class TrtEngine(Engine):
         return {"cuda": self._layer_count}
 
     def close(self) -> None:
-        if self._runner is not None:
-            self._runner.deactivate()
-            self._runner = None
+        with self._one_at_a_time:
+            if self._runner is not None:
+                self._runner.deactivate()
+                self._runner = None
 
 
 def _open_runner(kind: EngineKind, plan: EnginePlan) -> Any:
