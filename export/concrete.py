@@ -34,6 +34,7 @@ class ConcreteGraph:
         graph: The graph; it is not changed.
         sizes: The number for each symbolic dimension of the inputs.
         feeds: Data for some of the inputs, by name.
+        limits: The largest number that a symbol can be, where it is known.
     """
 
     def __init__(
@@ -41,8 +42,12 @@ class ConcreteGraph:
         graph: ir.Graph,
         sizes: Mapping[str, int],
         feeds: Mapping[str, np.ndarray] | None = None,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
         self.sizes = dict(sizes)
+        self.limits = dict(limits or {})
+        self._graph = graph
+        self._resized: dict[tuple[str, int], ConcreteGraph] = {}
         self._opsets = dict(graph.opset_imports)
         self._types: dict[ir.Value, onnx.TypeProto] = {}
         self._data: dict[ir.Value, np.ndarray] = {}
@@ -71,6 +76,24 @@ class ConcreteGraph:
                 return None
             self._data[value] = constant
         return self._data[value]
+
+    def scalar(self, value: ir.Value | None) -> float | None:
+        """The number that the value holds once (whatever its rank); None for anything else."""
+        data = self.data(value) if value is not None else None
+        return float(data.reshape(())) if data is not None and data.size == 1 else None
+
+    def dtype(self, value: ir.Value) -> ir.DataType | None:
+        """The type of the elements, where it can be known."""
+        kind = self._types.get(value)
+        return ir.DataType(kind.tensor_type.elem_type) if kind is not None else value.dtype
+
+    def resized(self, symbol: str, size: int) -> ConcreteGraph:
+        """The same graph with another number in place of one symbol."""
+        key = (symbol, size)
+        if key not in self._resized:
+            sizes = {**self.sizes, symbol: size}
+            self._resized[key] = ConcreteGraph(self._graph, sizes, limits=self.limits)
+        return self._resized[key]
 
     def _take_input(self, value: ir.Value, feed: np.ndarray | None) -> None:
         if feed is not None:
@@ -202,6 +225,43 @@ def constant_scalar(value: ir.Value | None) -> float | None:
     if value is None or value.const_value is None or value.const_value.size != 1:
         return None
     return float(value.const_value.numpy().reshape(()))
+
+
+def static_scalar(value: ir.Value | None, graphs: Sequence[ConcreteGraph]) -> float | None:
+    """The number that a value is at all sizes: a constant, or made of the head size, say.
+
+    Args:
+        value: The value.
+        graphs: Its graph at two or more concrete sizes.
+    """
+    constant = constant_scalar(value)
+    if constant is not None or value is None or not graphs:
+        return constant
+    return graphs[0].scalar(value) if _is_static(value, graphs) else None
+
+
+def _is_static(value: ir.Value, graphs: Sequence[ConcreteGraph], depth: int = 0) -> bool:
+    """Whether a value follows from constants, and from dimensions that are no symbol."""
+    if value.const_value is not None:
+        return True
+    node = value.producer()
+    if node is None or depth > 12:
+        return False
+    if _selects_from_shape(node):
+        # A function of sizes may be the same at some of them; one size that is so is no symbol.
+        found = [graph.data(value) for graph in graphs]
+        return all(f is not None and np.array_equal(f, found[0]) for f in found)  # type: ignore[arg-type]
+    inputs = [v for v in node.inputs if v is not None]
+    return bool(inputs) and all(_is_static(v, graphs, depth + 1) for v in inputs)
+
+
+def _selects_from_shape(node: ir.Node) -> bool:
+    while node.op_type in ("Gather", "Slice", "Squeeze", "Unsqueeze", "Identity"):
+        source = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if source is None:
+            return False
+        node = source
+    return node.op_type == "Shape"
 
 
 def has_subgraph(node: ir.Node) -> bool:

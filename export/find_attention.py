@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from attnport.export import capture_operator
-from attnport.export.concrete import ConcreteGraph, constant_scalar
+from attnport.export.concrete import ConcreteGraph, constant_scalar, static_scalar
 from attnport.export.masks import analyse_masks
 from attnport.export.sites import AttentionSite, MaskTerm, find_layouts
+
+Graphs = Sequence[ConcreteGraph]
 
 
 def find_attentions(graph: ir.Graph, graphs: Sequence[ConcreteGraph]) -> list[AttentionSite]:
@@ -29,9 +31,9 @@ def find_attentions(graph: ir.Graph, graphs: Sequence[ConcreteGraph]) -> list[At
     for node in graph:
         site = None
         if node.op_type == "Attention" and node.domain in ("", capture_operator.DOMAIN):
-            site = _from_operator(node)
+            site = _from_operator(node, graphs[0])
         elif node.op_type == "Softmax" and node.domain == "":
-            site = _from_softmax(node, graphs[0])
+            site = _from_softmax(node, graphs)
         if site is not None:
             site.name = f"attn{len(sites)}"
             find_layouts(site, list(graphs))
@@ -40,7 +42,7 @@ def find_attentions(graph: ir.Graph, graphs: Sequence[ConcreteGraph]) -> list[At
     return sites
 
 
-def _from_operator(node: ir.Node) -> AttentionSite | None:
+def _from_operator(node: ir.Node, graph: ConcreteGraph) -> AttentionSite | None:
     inputs: list[ir.Value | None] = [*node.inputs, *[None] * 7]
     query, key, value, mask = inputs[:4]
     if query is None or key is None or value is None:
@@ -52,24 +54,23 @@ def _from_operator(node: ir.Node) -> AttentionSite | None:
         kv_heads=node.attributes.get_int("kv_num_heads", 0) or None,
     )  # fmt: skip
     if mask is not None:
-        is_bool = mask.dtype == ir.DataType.BOOL
+        is_bool = graph.dtype(mask) == ir.DataType.BOOL
         site.terms.append(MaskTerm("bool" if is_bool else "additive", mask))
-    site.scale, site.problem = _operator_scale(node)
+    site.scale, site.problem = _operator_scale(node, graph)
     site.problem = site.problem or _operator_problem(node, inputs)
     return site
 
 
-def _operator_scale(node: ir.Node) -> tuple[float, str]:
+def _operator_scale(node: ir.Node, graph: ConcreteGraph) -> tuple[float, str]:
     """The scale of an Attention node: its attribute, or 1/√Dh (ONNX operator Attention-23)."""
     if "scale" in node.attributes:
         return node.attributes.get_float("scale"), ""
     query = node.inputs[0]
-    shape = query.shape if query is not None and query.shape is not None else ir.Shape([None])
-    width = shape[-1]
-    if not isinstance(width, int):
+    shape = graph.shape(query) if query is not None else None
+    if shape is None:
         return 1.0, "the head size is not known, so neither is the default scale: set `scale`"
     heads = node.attributes.get_int("q_num_heads", 1) if len(shape) == 3 else 1
-    return 1.0 / math.sqrt(width / heads), ""
+    return 1.0 / math.sqrt(shape[-1] / heads), ""
 
 
 def _operator_problem(node: ir.Node, inputs: Sequence[ir.Value | None]) -> str:
@@ -94,8 +95,8 @@ class _Scores:
     problem: str = ""
 
 
-def _from_softmax(softmax: ir.Node, graph: ConcreteGraph) -> AttentionSite | None:
-    scores = _walk_up(softmax.inputs[0], depth=0)
+def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
+    scores = _walk_up(softmax.inputs[0], graphs)
     if scores is None:
         return None
     down = _walk_down(softmax.outputs[0])
@@ -113,7 +114,7 @@ def _from_softmax(softmax: ir.Node, graph: ConcreteGraph) -> AttentionSite | Non
         key_transposed=True, scale=scores.scale, terms=scores.terms,
         softmax_dtype=scores.softmax_dtype,
     )  # fmt: skip
-    site.problem = scores.problem or problem or _softmax_problem(softmax, graph)
+    site.problem = scores.problem or problem or _softmax_problem(softmax, graphs[0])
     return site
 
 
@@ -127,7 +128,7 @@ def _softmax_problem(softmax: ir.Node, graph: ConcreteGraph) -> str:
     return ""
 
 
-def _walk_up(value: ir.Value | None, depth: int) -> _Scores | None:
+def _walk_up(value: ir.Value | None, graphs: Graphs, depth: int = 0) -> _Scores | None:
     """From the softmax's input to the product of Q and K; None where there is no such product."""
     node = value.producer() if value is not None else None
     if node is None or node.domain or depth > 12:
@@ -135,34 +136,34 @@ def _walk_up(value: ir.Value | None, depth: int) -> _Scores | None:
     if node.op_type == "MatMul":
         return _Scores(node) if not any(_is_weight(v) for v in node.inputs) else None
     step = _STEPS.get(node.op_type)
-    return step(node, depth) if step is not None else None
+    return step(node, graphs, depth) if step is not None else None
 
 
-def _through(node: ir.Node, value: ir.Value | None, depth: int) -> _Scores | None:
-    scores = _walk_up(value, depth + 1)
+def _through(node: ir.Node, value: ir.Value | None, graphs: Graphs, depth: int) -> _Scores | None:
+    scores = _walk_up(value, graphs, depth + 1)
     if scores is not None:
         scores.nodes.append(node)
     return scores
 
 
-def _step_cast(node: ir.Node, depth: int) -> _Scores | None:
-    scores = _through(node, node.inputs[0], depth)
+def _step_cast(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
+    scores = _through(node, node.inputs[0], graphs, depth)
     if scores is not None:
-        scores.softmax_dtype = node.outputs[0].dtype
+        scores.softmax_dtype = graphs[0].dtype(node.outputs[0])
     return scores
 
 
-def _step_identity(node: ir.Node, depth: int) -> _Scores | None:
-    return _through(node, node.inputs[0], depth)
+def _step_identity(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
+    return _through(node, node.inputs[0], graphs, depth)
 
 
-def _step_scale(node: ir.Node, depth: int) -> _Scores | None:
+def _step_scale(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
     """Mul or Div by one number, on either side."""
     for value, other in (node.inputs, node.inputs[::-1]):
-        factor = constant_scalar(other)
+        factor = static_scalar(other, graphs)
         if factor is None or (node.op_type == "Div" and other is node.inputs[0]):
             continue
-        scores = _through(node, value, depth)
+        scores = _through(node, value, graphs, depth)
         if scores is not None:
             scores.scale *= factor if node.op_type == "Mul" else 1.0 / factor
             if scores.terms:
@@ -171,32 +172,32 @@ def _step_scale(node: ir.Node, depth: int) -> _Scores | None:
     return None
 
 
-def _step_add(node: ir.Node, depth: int) -> _Scores | None:
+def _step_add(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
     """Scores and a mask, in either order."""
     for value, other in (node.inputs, node.inputs[::-1]):
-        scores = _through(node, value, depth)
+        scores = _through(node, value, graphs, depth)
         if scores is not None and other is not None:
             scores.terms.append(MaskTerm("additive", other))
             return scores
     return None
 
 
-def _step_where(node: ir.Node, depth: int) -> _Scores | None:
+def _step_where(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
     """Where(visible, scores, fill) or Where(hidden, fill, scores)."""
     condition, when_true, when_false = node.inputs
     for value, other, inverted in ((when_true, when_false, False), (when_false, when_true, True)):
         fill = constant_scalar(other)
         if fill is None or condition is None:
             continue
-        scores = _through(node, value, depth)
+        scores = _through(node, value, graphs, depth)
         if scores is not None:
             scores.terms.append(MaskTerm("bool", condition, inverted, fill))
             return scores
     return None
 
 
-def _step_softcap(node: ir.Node, depth: int) -> _Scores | None:
-    scores = _through(node, node.inputs[0], depth)
+def _step_softcap(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
+    scores = _through(node, node.inputs[0], graphs, depth)
     if scores is not None:
         scores.problem = "softcap (Tanh on the scores): no engine has a fused kernel for it"
     return scores

@@ -16,6 +16,14 @@ import onnx_ir as ir
 from attnport.export.concrete import ConcreteGraph, constant_array, constant_scalar
 from attnport.export.sites import AttentionSite, MaskTerm
 
+# Larger constants are ends of slices ("to the last"), and no distances between positions.
+_MAX_DISTANCE = 1 << 20
+# A constant with more elements than a shape has is a buffer.
+_MAX_RANK = 8
+# A mask is looked at up to this many queries and keys.
+_MAX_TOKENS = 2048
+# Numbers up to this show their effect at the sizes that are asked at first.
+_SMALL = 2
 # Ancestors of a mask beyond this many nodes, or over a product, are not a mask's own arithmetic.
 _MAX_ANCESTORS = 400
 _HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
@@ -24,15 +32,27 @@ _HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
     terms = [_without_additive_disguise(term) for term in site.terms]
+    meanings = [_meaning_of_constant(term, site, graphs) for term in terms]
+    alone = all(meanings)
     kept: list[MaskTerm] = []
-    for term in terms:
-        meaning = _meaning_of_constant(term, site, graphs)
-        if meaning == "causal":
+    for term, meaning in zip(terms, meanings, strict=True):
+        if meaning == "causal" and (alone or _hides_for_good(term, graphs)):
             site.causal = True
         elif meaning != "nothing":
             kept.append(term)
     site.terms = kept
     site.dead_rows = any(_may_hide_a_row(term, graphs) for term in kept)
+
+
+def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
+    """Whether what is hidden is so by -inf, and not by a finite number.
+
+    Beside another mask that hides the rest of a row, keys at a finite number come back into view.
+    """
+    if term.kind == "bool":
+        return term.fill == -math.inf
+    data = [graph.data(term.value) for graph in graphs]
+    return all(d is not None and np.isin(d, (0, -math.inf)).all() for d in data)
 
 
 def _without_additive_disguise(term: MaskTerm) -> MaskTerm:
@@ -72,18 +92,83 @@ def _meaning_of_constant(
         return ""
     meanings = set()
     for graph in graphs:
-        visible = visible_at(term, graph)
-        shape = scores_shape(site, graph)
-        if visible is None or shape is None:
+        full = _visible_scores(term, site, graph)
+        if full is None:
             return ""
-        full = np.broadcast_to(visible, shape)
         if full.all():
             meanings.add("nothing")
-        elif np.array_equal(full, np.broadcast_to(causal_rows(shape), shape)):
+        elif np.array_equal(full, np.broadcast_to(causal_rows(full.shape), full.shape)):
             meanings.add("causal")
         else:
             return ""
-    return "causal" if "causal" in meanings else "nothing"
+    meaning = "causal" if "causal" in meanings else "nothing"
+    return meaning if _holds_further(meaning, term, site, graphs) else ""
+
+
+def _visible_scores(
+    term: MaskTerm, site: AttentionSite, graph: ConcreteGraph
+) -> np.ndarray | None:
+    """(B,H,N,T): what the term leaves visible; None where that is not known."""
+    visible, shape = visible_at(term, graph), scores_shape(site, graph)
+    if visible is None or shape is None:
+        return None
+    try:
+        return np.broadcast_to(visible, shape)
+    except ValueError:  # a buffer that is too short for the size
+        return None
+
+
+def _holds_further(
+    meaning: str, term: MaskTerm, site: AttentionSite, graphs: Sequence[ConcreteGraph]
+) -> bool:
+    """Whether the meaning stays the same at sizes beyond every number in the mask's arithmetic.
+
+    A window of 16 positions is causal at the few tokens that are asked at first.
+    """
+    largest, buffer = _numbers_of(term)
+    if largest <= _SMALL and not buffer:
+        return True
+    return all(
+        _means_at(meaning, term, site, graphs[0], symbol, (2 * largest + 3, buffer))
+        for symbol in graphs[0].sizes
+    )
+
+
+def _means_at(
+    meaning: str,
+    term: MaskTerm,
+    site: AttentionSite,
+    graph: ConcreteGraph,
+    symbol: str,
+    wanted: tuple[int, int],
+) -> bool:
+    """Whether it has the meaning where the symbol is the larger size, or the buffer's own."""
+    full = None
+    for size in (max(wanted), wanted[1]):
+        far = max(graph.sizes[symbol], min(size, graph.limits.get(symbol, size)))
+        if full is None and far <= _MAX_TOKENS:
+            full = _visible_scores(term, site, graph.resized(symbol, far))
+    if full is None:
+        return False
+    expected = causal_rows(full.shape) if meaning == "causal" else np.True_
+    return np.array_equal(full, np.broadcast_to(expected, full.shape))
+
+
+def _numbers_of(term: MaskTerm) -> tuple[int, int]:
+    """The largest whole number that the mask is made with, and the size of its smallest buffer."""
+    largest, buffers = 0, [0]
+    for constant in ancestry([term.value])[1]:
+        array = constant_array(constant)
+        if array is None or array.dtype.kind not in "biuf":
+            continue
+        if array.size > _MAX_RANK:
+            buffers.append(max(array.shape))
+        elif array.dtype.kind != "b":
+            # Negative floats are what hides, and no distances.
+            numbers = array if array.dtype.kind == "f" else np.abs(array)
+            whole = numbers[(numbers < _MAX_DISTANCE) & (numbers == np.round(numbers))]
+            largest = max(largest, int(whole.max(initial=0)))
+    return largest, min(buffers[1:], default=0)
 
 
 def _is_dtype_minimum(term: MaskTerm) -> bool:

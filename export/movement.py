@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import onnx_ir as ir
 
-from attnport.export.concrete import ConcreteGraph, constant_scalar
+from attnport.export.concrete import ConcreteGraph, static_scalar
 
 MOVEMENT = {
     "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile",
@@ -79,16 +79,20 @@ class HeadLayout:
         return np.stack(kept), index
 
 
-def trace_back(value: ir.Value) -> Chain:
+def trace_back(value: ir.Value, graphs: Sequence[ConcreteGraph] = ()) -> Chain:
     """Follows movement and constant factors back to what else computed the value.
 
     Only a value that the chain alone uses could be removed with it; that is the caller's question.
+
+    Args:
+        value: Where the chain ends.
+        graphs: The graph at concrete sizes, for factors that are computed from a head size.
     """
     nodes: list[ir.Node] = []
     scale = 1.0
     source = value
     while (node := source.producer()) is not None:
-        factor = _constant_factor(node, source)
+        factor = _constant_factor(node, graphs)
         if factor is not None:
             source, scale = factor[0], scale * factor[1]
         elif node.domain == "" and node.op_type in MOVEMENT and node.inputs[0] is not None:
@@ -99,15 +103,17 @@ def trace_back(value: ir.Value) -> Chain:
     return Chain(source, value, tuple(reversed(nodes)), scale)
 
 
-def _constant_factor(node: ir.Node, output: ir.Value) -> tuple[ir.Value, float] | None:
+def _constant_factor(
+    node: ir.Node, graphs: Sequence[ConcreteGraph]
+) -> tuple[ir.Value, float] | None:
     """The other operand and the factor, if the node multiplies by one constant number."""
     if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
         return None
     left, right = node.inputs
-    factor = constant_scalar(right)
+    factor = static_scalar(right, graphs)
     if factor is not None and left is not None:
         return left, factor if node.op_type == "Mul" else 1.0 / factor
-    factor = constant_scalar(left)
+    factor = static_scalar(left, graphs)
     if node.op_type == "Mul" and factor is not None and right is not None:
         return right, factor
     return None

@@ -82,7 +82,8 @@ def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> In
 
 def look_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> View:
     """Finds the attentions of a graph, asking it at two sets of sizes."""
-    graphs = [ConcreteGraph(graph, sizes) for sizes in sizes_to_ask_at(graph, axes)]
+    limits = {name: axis.max for name, axis in axes.items()}
+    graphs = [ConcreteGraph(graph, sizes, limits=limits) for sizes in sizes_to_ask_at(graph, axes)]
     return View(find_attentions(graph, graphs), graphs)
 
 
@@ -93,15 +94,21 @@ def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str,
         for dim in value.shape or ():
             if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
                 symbols[str(dim.value)] = None
-    rounds = []
-    for offset in (0, 1):
-        sizes = {}
-        for index, symbol in enumerate(symbols):
-            wanted = _PRIMES[(index + offset) % len(_PRIMES)]
-            axis = axes.get(symbol)
-            sizes[symbol] = wanted if axis is None else max(axis.min, min(axis.max, wanted))
-        rounds.append(sizes)
+    rounds: list[dict[str, int]] = [{}, {}]
+    for index, symbol in enumerate(symbols):
+        wanted = [_PRIMES[(index + offset) % len(_PRIMES)] for offset in (0, 1)]
+        axis = axes.get(symbol)
+        for sizes, size in zip(rounds, _within(axis, *wanted) if axis else wanted, strict=True):
+            sizes[symbol] = size
     return rounds
+
+
+def _within(axis: Axis, first: int, second: int) -> tuple[int, int]:
+    """Two sizes of the axis, those wanted or others, different if it has two."""
+    if first < axis.min:
+        first, second = axis.min + first, axis.min + second
+    first, second = min(axis.max, first), min(axis.max, second)
+    return first, second if second != first else max(axis.min, first - 1)
 
 
 def _fed_graphs(graph: ir.Graph, view: View) -> list[ConcreteGraph]:

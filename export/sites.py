@@ -115,7 +115,7 @@ def find_layouts(site: AttentionSite, graphs: list[ConcreteGraph]) -> None:
     The layout must be the same at every size that is asked at.
     """
     for which in OPERANDS:
-        chain = trace_back(site.operand(which))
+        chain = trace_back(site.operand(which), graphs)
         site.chains[which] = chain
         found = [_layout(site, which, chain, graph) for graph in graphs]
         first = found[0]
