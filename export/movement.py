@@ -180,8 +180,10 @@ def _split(
     node: ir.Node, array: np.ndarray, parameters: list[np.ndarray | None]
 ) -> list[np.ndarray]:
     axis = node.attributes.get_int("axis", 0)
-    if parameters and parameters[0] is not None:
-        return np.split(array, np.cumsum(parameters[0])[:-1], axis)
+    # The sizes are an input since opset 13, an attribute before.
+    sizes = parameters[0] if parameters else node.attributes.get_ints("split", None)
+    if sizes is not None:
+        return np.split(array, np.cumsum(sizes)[:-1], axis)
     count = len(node.outputs)
     part = -(-array.shape[axis] // count)
     return np.split(array, [part * i for i in range(1, count)], axis)
