@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +84,17 @@ def test_checkout_with_links_passes(tmp_path: Path) -> None:
     for room in ROOMS:
         (tmp_path / room).symlink_to(ROOT / room)
     _require_linked_rooms(tmp_path)
+
+
+def test_wheel_holds_every_file_that_is_no_module() -> None:
+    setup = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    packed = {
+        file
+        for package, patterns in setup["package-data"].items()
+        for pattern in patterns
+        for file in ROOT.joinpath("src", *package.split(".")).glob(pattern)
+    }
+    for room in ROOMS:
+        for file in (ROOT / "src" / "attnport" / room).glob("**/*"):
+            if file.is_file() and file.suffix not in {".py", ".pyc"}:
+                assert file in packed, f"{file} is not in package-data of pyproject.toml"

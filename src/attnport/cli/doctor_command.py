@@ -34,7 +34,6 @@ def doctor(as_json: Json = False) -> None:
     say(f"GPU: {', '.join(machine.gpus) or 'none'}")
     say(", ".join(f"{name} {version}" for name, version in machine.versions.items()))
     show_table(
-        "",
         ("engine", "what it is", "builds", "runs", "on", "what is missing, and what supplies it"),
         map(_cells, engines),
     )

@@ -20,7 +20,6 @@ def show_inspection(
         say("no attention was found in the graph")
         return
     show_table(
-        "",
         ("attention", "heads", "scale", "mask", "causal", "written as", "recognised"),
         [
             (
@@ -36,7 +35,6 @@ def show_inspection(
         ],
     )
     show_table(
-        "",
         ("projections", "widths", "nodes", "merged"),
         [
             (g.name, " + ".join(map(str, g.sizes)), "\n".join(g.nodes), _yes(g.merged, g.reason))
@@ -60,7 +58,6 @@ def show_fusion(fusion: FusionReport) -> None:
     """Prints which kernel each attention became, or why none."""
     profiles = {entry.profile for entry in fusion.attentions}
     show_table(
-        "",
         ("attention", "fused into", "causal", "nodes in the kernel"),
         [
             (
@@ -73,7 +70,6 @@ def show_fusion(fusion: FusionReport) -> None:
         ],
     )
     show_table(
-        "",
         ("projections", "merged in the file", "one GEMM in the plan"),
         [
             (g.group, _yes(g.merged_in_graph), g.layer or _yes(g.one_gemm, g.reason))

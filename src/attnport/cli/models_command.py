@@ -61,7 +61,7 @@ def _show_all(entries: dict[str, Entry]) -> None:
         rows.append(
             (name, entry.summary, "\n".join(entry.inputs), _sizes(entry), "\n".join(ready))
         )
-    show_table("", ("name", "what it is", "inputs", "sizes (--set)", "with fixed sizes"), rows)
+    show_table(("name", "what it is", "inputs", "sizes (--set)", "with fixed sizes"), rows)
     say("Sizes show their default. Details: attnport models NAME")
 
 
@@ -80,7 +80,7 @@ def _show_one(name: str, entry: Entry) -> None:
     rows = [
         ("inputs", "\n".join(entry.inputs)),
         ("attentions", str(spec.attentions)),
-        ("sizes (--set)", _sizes(entry) or "bias (bool)"),
+        ("sizes (--set)", _sizes(entry)),
         ("fixed", "\n".join(f"{size}={entry.defaults[size]}" for size in sorted(entry.fixed))),
         (
             "axes (--axis)",
@@ -88,5 +88,5 @@ def _show_one(name: str, entry: Entry) -> None:
         ),
         ("source", spec.source),
     ]
-    show_table("", ("", ""), [row for row in rows if row[1]])
+    show_table(("", ""), [row for row in rows if row[1]])
     say(f"attnport export {name} --out build/{name}")

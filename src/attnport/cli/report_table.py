@@ -49,7 +49,7 @@ def show_report(report: Report) -> None:
     rows = html_view.rows(report)
     planned = {engine for row in rows for engine in row.summary.kernels}
     cells = [_cells(row, notes, several_plans=len(planned) > 1) for row in rows]
-    show_table("", _COLUMNS, cells)
+    show_table(_COLUMNS, cells)
     for text in notes.texts:
         say(f" {notes.mark(text)} {text}")
     if planned:

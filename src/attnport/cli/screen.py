@@ -30,19 +30,19 @@ def short_kernel(name: str) -> str:
     return re.sub(r"(0x[0-9a-f]{6})[0-9a-f]+", r"\1…", name)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints a table; a cell may have several lines."""
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table and an empty line; a cell may have several lines."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, show_header=any(columns))
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))  # Text: a bracket is no markup
-    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(table)
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES).print(table, "")
 
 
 @contextmanager
