@@ -76,10 +76,8 @@ def _behind(operand: ir.Value, graphs: Sequence[ConcreteGraph]) -> Tap | None:
         nodes.append(node)
         value = _towards(node, upstream)
         tap = _tap_at(Chain(output, value, tuple(nodes)), graphs)
-        if tap is not None:
+        if tap is not None and (best is None or best.rows or not tap.rows):
             best = tap
-            if not tap.rows:
-                break
     return best
 
 
@@ -166,11 +164,33 @@ def _tap_in(chain: Chain, graph: ConcreteGraph) -> Tap | None:
     return None
 
 
-def head_repeat(chain: Chain, graph: ConcreteGraph) -> np.ndarray | None:
-    """For a chain from (B,Hkv,N,Dh) to (B,H,N,Dh): which head each head is; None if not that."""
-    indices, shape = push_indices(chain, graph), graph.shape(chain.source)
-    if indices is None or shape is None or len(shape) != 4 or indices.ndim != 4:
-        return None
+def repeated_heads(
+    chain: Chain, graph: ConcreteGraph, *, transposed: bool
+) -> tuple[ir.Value, np.ndarray] | None:
+    """For an operand whose heads are repeated: the heads, and which of them each head is.
+
+    Args:
+        chain: To the operand, from whatever makes it.
+        graph: The graph at concrete sizes.
+        transposed: Whether the operand is (B,H,Dh,T).
+
+    Returns:
+        A value (B,Hkv,T,Dh) on the chain, and an index (H,); None where nothing is repeated.
+    """
+    starts = [chain.source, *(node.outputs[0] for node in chain.nodes[:-1])]
+    for number, start in enumerate(starts):
+        part = Chain(start, chain.end, chain.nodes[number:])
+        indices, shape = push_indices(part, graph), graph.shape(start)
+        if indices is None or shape is None or indices.ndim != 4 or len(shape) != 4:
+            continue
+        index = _head_index(indices.swapaxes(-1, -2) if transposed else indices, shape)
+        if index is not None and len(index) > shape[1]:
+            return start, index
+    return None
+
+
+def _head_index(indices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Which of the heads of (B,Hkv,T,Dh) each head of (B,H,T,Dh) is."""
     if indices.size == 0 or indices.shape[0] != shape[0] or indices.shape[2:] != shape[2:]:
         return None
     index: np.ndarray = indices[0, :, 0, 0] // (shape[2] * shape[3])

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
 from attnport.export.concrete import ConcreteGraph
@@ -31,14 +30,11 @@ from attnport.export.graph_writer import GraphWriter
 from attnport.export.heads import (
     columns_in_order,
     is_canonical,
-    packed_heads,
-    repeat_heads,
-    write_heads,
 )
-from attnport.export.movement import Chain
+from attnport.export.operands import OperandWriter
 from attnport.export.records import Form, PassRecord
-from attnport.export.sites import OPERANDS, AttentionSite, Operand
-from attnport.export.taps import Tap, find_taps, head_repeat
+from attnport.export.sites import OPERANDS, AttentionSite
+from attnport.export.taps import find_taps
 from attnport.export.write_masks import MaskWriter
 
 _CANONICAL_CORES = (
@@ -174,103 +170,18 @@ class _Rewriting:
             guard.outputs[0].replace_all_uses_with(kept, replace_graph_outputs=True)
             self.graph.remove(guard, safe=True)
         scale = site.scale
-        operands: dict[Operand, ir.Value] = {}
+        operands = OperandWriter(self.writer, site, self.direct, self.graphs[0], self.form)
+        written = []
         for which in OPERANDS:
-            operands[which], factor = self._operand(which)
+            operand, factor = operands.write(which)
+            written.append(operand)
             scale *= factor
-        query, key, value = operands.values()
-        key_axis = 3 if self._keys_transposed() else 2
+        query, key, value = written
+        key_axis = 3 if operands.keys_transposed else 2
         masks = MaskWriter(self.writer, site, query, key, key_axis, self.dtype)
         write = self._operator if self.form == "attention" else self._pattern
         context = write(query, key, value, scale, masks)
         self._finish(context, masks)
-
-    def _keys_transposed(self) -> bool:
-        return self.form == "pattern"
-
-    def _operand(self, which: Operand) -> tuple[ir.Value, float]:
-        """The operand as heads, one for each query head, and the factor taken out of it."""
-        heads, scale = self._heads(which)
-        if which == "query":
-            return heads, scale
-        return self._repeated(which, heads), scale
-
-    def _heads(self, which: Operand) -> tuple[ir.Value, float]:
-        tap, wanted = self.direct.get(which), which == "key" and self._keys_transposed()
-        if tap is None or columns_in_order(tap.layout) is None or tap.layout.layout == "flat":
-            return self._kept_heads(which)
-        if is_canonical(tap) and tap.transposed == wanted:
-            end = tap.chain.nodes[-1]
-            unscaled = tap.chain.nodes[-2].outputs[0] if end.op_type == "Mul" else tap.chain.end
-            return unscaled, tap.chain.scale
-        distinct, index = tap.layout.distinct_heads()
-        heads = packed_heads(tap)
-        if heads is None:
-            source = self._columns(tap, which, int(distinct.size))
-            heads = write_heads(
-                self.writer, source, tap.layout.layout, distinct.shape, which, transposed=wanted
-            )
-        elif wanted:
-            perm = {"perm": [0, 1, 3, 2]}
-            heads = self.writer.op("Transpose", [heads], "key_transposed", perm)
-        return repeat_heads(self.writer, heads, index, which), tap.chain.scale
-
-    def _kept_heads(self, which: Operand) -> tuple[ir.Value, float]:
-        """An operand that something else than a projection makes; a repetition becomes a Gather."""
-        chain = self.site.chains[which]
-        index = head_repeat(chain, self.graphs[0]) if chain.nodes else None
-        types = [node.op_type for node in chain.nodes]
-        if index is None or which == "query" or types in (["Gather"], ["Gather", "Transpose"]):
-            return self._turned(which, self.site.operand(which)), 1.0
-        turned = which == "key" and self.site.key_transposed
-        if turned:
-            index = head_repeat(_without_last(chain), self.graphs[0])
-            if index is None:
-                return self._turned(which, self.site.operand(which)), 1.0
-        heads = repeat_heads(self.writer, chain.source, index, which)
-        if which == "key" and self._keys_transposed():
-            perm = {"perm": [0, 1, 3, 2]}
-            heads = self.writer.op("Transpose", [heads], "key_transposed", perm)
-        return heads, chain.scale
-
-    def _repeated(self, which: Operand, heads: ir.Value) -> ir.Value:
-        """Key/value heads of the operator's grouped queries: head h is head h // (H/Hkv)."""
-        queries, own = self._head_count("query"), self._head_count(which)
-        if queries is None or own is None or own == queries or self.site.source == "pattern":
-            return heads
-        index = np.arange(queries) // (queries // own)
-        return repeat_heads(self.writer, heads, index, which)
-
-    def _head_count(self, which: Operand) -> int | None:
-        layout = self.site.layouts.get(which)
-        if layout is not None:
-            return layout.heads
-        shape = self.graphs[0].shape(self.site.operand(which))
-        return shape[1] if shape is not None and len(shape) == 4 else None
-
-    def _turned(self, which: Operand, value: ir.Value) -> ir.Value:
-        """A key whose last two axes stand as the form wants them."""
-        if which != "key" or self.site.key_transposed == self._keys_transposed():
-            return value
-        name = "key_transposed" if self._keys_transposed() else "key_heads"
-        return self.writer.op("Transpose", [value], name, {"perm": [0, 1, 3, 2]})
-
-    def _columns(self, tap: Tap, which: Operand, width: int) -> ir.Value:
-        """The (B,N,E) or (N,B,E) that the heads are made of, cut out of a packed projection."""
-        first = tap.chain.nodes[0] if tap.chain.nodes else None
-        if first is not None and first.op_type == "Split":
-            following = tap.chain.nodes[1].inputs[0]
-            shape = self.graphs[0].shape(following) if following is not None else None
-            if shape is not None and len(shape) == 3 and shape[-1] == width:
-                assert following is not None
-                return following
-        shape = self.graphs[0].shape(tap.chain.source)
-        if shape is not None and shape[-1] == width:
-            return tap.chain.source
-        start = columns_in_order(tap.layout)
-        assert start is not None
-        bounds = [self.writer.integers([n]) for n in (start, start + width, -1)]
-        return self.writer.op("Slice", [tap.chain.source, *bounds], f"{which}_columns")
 
     def _pattern(
         self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
@@ -367,8 +278,3 @@ class _Rewriting:
             if value is output:
                 self.graph.outputs[index] = guarded
         self.writer.append()  # the graph is sorted when all attentions are written
-
-
-def _without_last(chain: Chain) -> Chain:
-    """The chain up to the transposition of a key."""
-    return Chain(chain.source, chain.nodes[-1].inputs[0] or chain.source, chain.nodes[:-1])
