@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 from tests.export.nets import (
     AXES,
     HEADS,
@@ -26,9 +26,20 @@ from tests.export.nets import (
     separate,
     softmax,
     split_heads,
-    square,
     to_ir,
     view_of,
+)
+from tests.export.ways_masks import (
+    ALMOST_CAUSAL,
+    CAUSAL,
+    HIDDEN,
+    LOWEST,
+    PADDING,
+    Hide,
+    all_true,
+    near,
+    pad,
+    window,
 )
 
 from attnport.export.concrete import ConcreteGraph
@@ -36,10 +47,6 @@ from attnport.export.context_rows import guard_is_redundant, guard_on
 from attnport.export.masks import mask_feeds
 from attnport.export.passes import look_at
 from attnport.export.records import AttentionInfo
-
-HIDDEN = np.array(-np.inf, np.float32)
-LOWEST = float(np.finfo(np.float32).min)
-Hide = Callable[[Net, str], str]
 
 
 def only(model: onnx.ModelProto) -> AttentionInfo:
@@ -51,67 +58,6 @@ def only(model: onnx.ModelProto) -> AttentionInfo:
 def meaning(hide: Hide, dtype: str = "float32") -> tuple[str, bool, bool]:
     found = only(self_attention(hide=hide, dtype=dtype))
     return found.mask, found.causal, found.dead_rows
-
-
-def ones(net: Net, kind: type[np.generic] = np.float32) -> str:
-    """(N,N) of ones."""
-    one = numpy_helper.from_array(np.ones(1, kind), "one")
-    return net.op("ConstantOfShape", square(net), value=one)
-
-
-def buffer(net: Net, kind: type[np.generic], size: int = 64, below: int | None = None) -> str:
-    """The first N rows and columns of a constant triangle (1,1,size,size)."""
-    triangle = np.tril(np.ones((1, 1, size, size)))
-    if below is not None:
-        triangle = np.triu(triangle, 1 - below)
-    return net.op("Slice", triangle.astype(kind), [0, 0], square(net), [2, 3])
-
-
-def triangle(net: Net, upper: int, offset: int) -> str:
-    """Trilu of a square of ones, as bool."""
-    shape = net.op("Trilu", ones(net), offset, upper=upper)
-    return net.op("Cast", shape, to=TensorProto.BOOL)
-
-
-CAUSAL: dict[str, Hide] = {
-    "Trilu, the upper part filled": lambda n, s: n.op("Where", triangle(n, 1, 1), HIDDEN, s),
-    "Trilu, the lower part kept": lambda n, s: n.op("Where", triangle(n, 0, 0), s, HIDDEN),
-    "Trilu of -inf, added": lambda n, s: n.op("Add", s, _triu_of_infinity(n)),
-    "positions compared": lambda n, s: n.op("Where", causal_visible(n), s, HIDDEN),
-    "positions compared, inverted": lambda n, s: n.op(
-        "Where", n.op("Less", *positions(n)), HIDDEN, s
-    ),
-    "positions compared, added": lambda n, s: n.op(
-        "Add", s, n.op("Where", causal_visible(n), 0.0, HIDDEN)
-    ),
-    "Not of what is hidden": lambda n, s: n.op(
-        "Where", n.op("Not", n.op("Less", *positions(n))), s, HIDDEN
-    ),
-    "a bool buffer": lambda n, s: n.op("Where", buffer(n, np.bool_), s, HIDDEN),
-    "a float buffer == 0": lambda n, s: n.op(
-        "Where", n.op("Equal", buffer(n, np.float32), 0.0), HIDDEN, s
-    ),
-    "finfo.min, filled": lambda n, s: n.op("Where", causal_visible(n), s, LOWEST),
-    "finfo.min, added": lambda n, s: n.op(
-        "Add", s, n.op("Where", causal_visible(n), 0.0, LOWEST)
-    ),
-    "twice": lambda n, s: n.op(
-        "Where", buffer(n, np.bool_), n.op("Where", causal_visible(n), s, HIDDEN), HIDDEN
-    ),
-    "with a mask that hides nothing": lambda n, s: n.op(
-        "Where", causal_visible(n), n.op("Where", _all_true(n), s, HIDDEN), HIDDEN
-    ),
-}  # fmt: skip
-
-
-def _triu_of_infinity(net: Net) -> str:
-    """triu(full(-inf), 1), as `torch.triu(torch.full((n, n), -inf), 1)`."""
-    full = net.op("Expand", np.full((1, 1), -np.inf, np.float32), square(net))
-    return net.op("Trilu", full, 1, upper=1)
-
-
-def _all_true(net: Net) -> str:
-    return net.op("Cast", ones(net), to=TensorProto.BOOL)
 
 
 @pytest.mark.parametrize("written", CAUSAL)
@@ -126,31 +72,7 @@ def test_the_lowest_half_is_a_sentinel_of_causality() -> None:
 
 
 def test_a_mask_that_hides_nothing_is_none() -> None:
-    assert meaning(lambda n, s: n.op("Where", _all_true(n), s, HIDDEN)) == ("none", False, False)
-
-
-def window(net: Net, size: int) -> str:
-    """Key j is seen by query i where 0 <= i - j < size."""
-    distance = net.op("Sub", *positions(net))
-    return net.op("And", net.op("GreaterOrEqual", distance, 0), net.op("Less", distance, size))
-
-
-def near(net: Net, size: int) -> str:
-    distance = net.op("Abs", net.op("Sub", *positions(net)))
-    return net.op("Less", distance, size)
-
-
-ALMOST_CAUSAL: dict[str, Callable[[Net], str]] = {
-    "a window of 2": lambda n: window(n, 2),
-    "a window of 6": lambda n: window(n, 6),
-    "a window of 15, one less than the longest sequence": lambda n: window(n, 15),
-    "a band around the diagonal": lambda n: near(n, 9),
-    "one off": lambda n: n.op("Greater", *positions(n)),
-    "one off the other way": lambda n: triangle(n, 0, 1),
-    "a buffer with a window": lambda n: buffer(n, np.bool_, below=7),
-    "a long buffer with a window": lambda n: buffer(n, np.bool_, 1024, below=12),
-    "the wrong triangle": lambda n: triangle(n, 1, 0),
-}
+    assert meaning(lambda n, s: n.op("Where", all_true(n), s, HIDDEN)) == ("none", False, False)
 
 
 @pytest.mark.parametrize("written", ALMOST_CAUSAL)
@@ -197,43 +119,6 @@ def test_cross_attention_is_causal_by_the_upper_left() -> None:
 
 
 # Sentinels that are numbers, and rows without a visible key.
-
-
-def pad(net: Net, dtype: str = "bool") -> str:
-    return net.input("pad", ["batch", 1, 1, "seq"], dtype)
-
-
-PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
-    "-inf": (lambda n, s: n.op("Where", pad(n), s, HIDDEN), ("bool", False, True)),
-    "-1e4": (lambda n, s: n.op("Where", pad(n), s, -1e4), ("bool", False, False)),
-    "finfo.min": (lambda n, s: n.op("Where", pad(n), s, LOWEST), ("bool", False, False)),
-    "causal and -inf": (
-        lambda n, s: n.op("Where", n.op("And", pad(n), causal_visible(n)), s, HIDDEN),
-        ("bool", False, True),
-    ),
-    "causal, then -inf": (
-        lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), HIDDEN),
-        ("bool", True, True),
-    ),
-    "causal, then -1e4": (
-        lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), -1e4),
-        ("bool", True, False),
-    ),
-    "(1 - m) * -1e4, added": (
-        lambda n, s: n.op("Add", s, _inverted(n, -1e4)), ("additive", False, False),
-    ),
-    "(1 - m) * finfo.min, added": (
-        lambda n, s: n.op("Add", s, _inverted(n, LOWEST)), ("additive", False, False),
-    ),
-    "given as it is added": (
-        lambda n, s: n.op("Add", s, pad(n, "float32")), ("additive", False, True),
-    ),
-}  # fmt: skip
-
-
-def _inverted(net: Net, lowest: float) -> str:
-    number = net.op("Cast", pad(net, "int64"), to=TensorProto.FLOAT)
-    return net.op("Mul", net.op("Sub", 1.0, number), lowest)
 
 
 @pytest.mark.parametrize("written", PADDING)

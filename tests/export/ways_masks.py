@@ -1,0 +1,208 @@
+"""Ways of hiding scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from onnx import TensorProto, numpy_helper
+from tests.export.nets import (
+    HEADS,
+    Net,
+    causal_visible,
+    positions,
+    square,
+)
+
+HIDDEN = np.array(-np.inf, np.float32)
+LOWEST = float(np.finfo(np.float32).min)
+Hide = Callable[[Net, str], str]
+
+
+def bool_input(net: Net) -> str:
+    return net.input("mask", ["batch", 1, "seq", "seq"], "bool")
+
+
+def float_input(net: Net) -> str:
+    return net.input("mask", ["batch", 1, "seq", "seq"])
+
+
+def _key_padding(net: Net) -> str:
+    return net.input("mask", ["batch", 1, 1, "seq"], "bool")
+
+
+HIDES: dict[str, tuple[Callable[[Net, str], str], str, bool]] = {
+    "Where(visible, scores, -inf)": (
+        lambda n, s: n.op("Where", bool_input(n), s, HIDDEN), "bool", True,
+    ),
+    "Where(hidden, -inf, scores)": (
+        lambda n, s: n.op("Where", bool_input(n), HIDDEN, s), "bool", True,
+    ),
+    "Where(mask == 0, -inf, scores)": (
+        lambda n, s: n.op("Where", n.op("Equal", float_input(n), 0.0), HIDDEN, s), "bool", True,
+    ),
+    "Where(Not(mask), -inf, scores)": (
+        lambda n, s: n.op("Where", n.op("Not", _key_padding(n)), HIDDEN, s), "bool", True,
+    ),
+    "Where with -1e4": (
+        lambda n, s: n.op("Where", bool_input(n), s, -1e4), "bool", False,
+    ),
+    "Add of a float mask": (
+        lambda n, s: n.op("Add", s, float_input(n)), "additive", True,
+    ),
+    "Add, the mask on the left": (
+        lambda n, s: n.op("Add", float_input(n), s), "additive", True,
+    ),
+    "Add(Where(mask, 0, -inf))": (
+        lambda n, s: n.op("Add", s, n.op("Where", bool_input(n), 0.0, HIDDEN)), "bool", True,
+    ),
+    "(1 - m) * finfo.min": (
+        lambda n, s: n.op("Add", s, _bert_mask(n)), "additive", False,
+    ),
+    "two masks, one after the other": (
+        lambda n, s: n.op(
+            "Where", n.input("pad", ["batch", 1, 1, "seq"], "bool"),
+            n.op("Where", bool_input(n), s, HIDDEN), HIDDEN,
+        ), "bool", True,
+    ),
+    "a bias, and then a mask": (
+        lambda n, s: n.op("Where", bool_input(n), n.op("Add", s, _bias(n)), HIDDEN),
+        "bool+additive", True,
+    ),
+    "a constant bias of each head": (
+        lambda n, s: n.op("Add", s, np.arange(HEADS, dtype=np.float32).reshape(1, HEADS, 1, 1)),
+        "additive", False,
+    ),
+}  # fmt: skip
+
+
+def _bert_mask(net: Net) -> str:
+    mask = net.input("mask", ["batch", 1, 1, "seq"], "int64")
+    number = net.op("Cast", mask, to=TensorProto.FLOAT)
+    return net.op("Mul", net.op("Sub", 1.0, number), float(np.finfo(np.float32).min))
+
+
+def _bias(net: Net) -> str:
+    return net.input("bias", ["batch", 1, "seq", "seq"])
+
+
+def ones(net: Net, kind: type[np.generic] = np.float32) -> str:
+    """(N,N) of ones."""
+    one = numpy_helper.from_array(np.ones(1, kind), "one")
+    return net.op("ConstantOfShape", square(net), value=one)
+
+
+def buffer(net: Net, kind: type[np.generic], size: int = 64, below: int | None = None) -> str:
+    """The first N rows and columns of a constant triangle (1,1,size,size)."""
+    triangle = np.tril(np.ones((1, 1, size, size)))
+    if below is not None:
+        triangle = np.triu(triangle, 1 - below)
+    return net.op("Slice", triangle.astype(kind), [0, 0], square(net), [2, 3])
+
+
+def triangle(net: Net, upper: int, offset: int) -> str:
+    """Trilu of a square of ones, as bool."""
+    shape = net.op("Trilu", ones(net), offset, upper=upper)
+    return net.op("Cast", shape, to=TensorProto.BOOL)
+
+
+CAUSAL: dict[str, Hide] = {
+    "Trilu, the upper part filled": lambda n, s: n.op("Where", triangle(n, 1, 1), HIDDEN, s),
+    "Trilu, the lower part kept": lambda n, s: n.op("Where", triangle(n, 0, 0), s, HIDDEN),
+    "Trilu of -inf, added": lambda n, s: n.op("Add", s, _triu_of_infinity(n)),
+    "positions compared": lambda n, s: n.op("Where", causal_visible(n), s, HIDDEN),
+    "positions compared, inverted": lambda n, s: n.op(
+        "Where", n.op("Less", *positions(n)), HIDDEN, s
+    ),
+    "positions compared, added": lambda n, s: n.op(
+        "Add", s, n.op("Where", causal_visible(n), 0.0, HIDDEN)
+    ),
+    "Not of what is hidden": lambda n, s: n.op(
+        "Where", n.op("Not", n.op("Less", *positions(n))), s, HIDDEN
+    ),
+    "a bool buffer": lambda n, s: n.op("Where", buffer(n, np.bool_), s, HIDDEN),
+    "a float buffer == 0": lambda n, s: n.op(
+        "Where", n.op("Equal", buffer(n, np.float32), 0.0), HIDDEN, s
+    ),
+    "finfo.min, filled": lambda n, s: n.op("Where", causal_visible(n), s, LOWEST),
+    "finfo.min, added": lambda n, s: n.op(
+        "Add", s, n.op("Where", causal_visible(n), 0.0, LOWEST)
+    ),
+    "twice": lambda n, s: n.op(
+        "Where", buffer(n, np.bool_), n.op("Where", causal_visible(n), s, HIDDEN), HIDDEN
+    ),
+    "with a mask that hides nothing": lambda n, s: n.op(
+        "Where", causal_visible(n), n.op("Where", all_true(n), s, HIDDEN), HIDDEN
+    ),
+}  # fmt: skip
+
+
+def _triu_of_infinity(net: Net) -> str:
+    """triu(full(-inf), 1), as `torch.triu(torch.full((n, n), -inf), 1)`."""
+    full = net.op("Expand", np.full((1, 1), -np.inf, np.float32), square(net))
+    return net.op("Trilu", full, 1, upper=1)
+
+
+def all_true(net: Net) -> str:
+    return net.op("Cast", ones(net), to=TensorProto.BOOL)
+
+
+def window(net: Net, size: int) -> str:
+    """Key j is seen by query i where 0 <= i - j < size."""
+    distance = net.op("Sub", *positions(net))
+    return net.op("And", net.op("GreaterOrEqual", distance, 0), net.op("Less", distance, size))
+
+
+def near(net: Net, size: int) -> str:
+    distance = net.op("Abs", net.op("Sub", *positions(net)))
+    return net.op("Less", distance, size)
+
+
+ALMOST_CAUSAL: dict[str, Callable[[Net], str]] = {
+    "a window of 2": lambda n: window(n, 2),
+    "a window of 6": lambda n: window(n, 6),
+    "a window of 15, one less than the longest sequence": lambda n: window(n, 15),
+    "a band around the diagonal": lambda n: near(n, 9),
+    "one off": lambda n: n.op("Greater", *positions(n)),
+    "one off the other way": lambda n: triangle(n, 0, 1),
+    "a buffer with a window": lambda n: buffer(n, np.bool_, below=7),
+    "a long buffer with a window": lambda n: buffer(n, np.bool_, 1024, below=12),
+    "the wrong triangle": lambda n: triangle(n, 1, 0),
+}
+
+
+def pad(net: Net, dtype: str = "bool") -> str:
+    return net.input("pad", ["batch", 1, 1, "seq"], dtype)
+
+
+PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
+    "-inf": (lambda n, s: n.op("Where", pad(n), s, HIDDEN), ("bool", False, True)),
+    "-1e4": (lambda n, s: n.op("Where", pad(n), s, -1e4), ("bool", False, False)),
+    "finfo.min": (lambda n, s: n.op("Where", pad(n), s, LOWEST), ("bool", False, False)),
+    "causal and -inf": (
+        lambda n, s: n.op("Where", n.op("And", pad(n), causal_visible(n)), s, HIDDEN),
+        ("bool", False, True),
+    ),
+    "causal, then -inf": (
+        lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), HIDDEN),
+        ("bool", True, True),
+    ),
+    "causal, then -1e4": (
+        lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), -1e4),
+        ("bool", True, False),
+    ),
+    "(1 - m) * -1e4, added": (
+        lambda n, s: n.op("Add", s, _inverted(n, -1e4)), ("additive", False, False),
+    ),
+    "(1 - m) * finfo.min, added": (
+        lambda n, s: n.op("Add", s, _inverted(n, LOWEST)), ("additive", False, False),
+    ),
+    "given as it is added": (
+        lambda n, s: n.op("Add", s, pad(n, "float32")), ("additive", False, True),
+    ),
+}  # fmt: skip
+
+
+def _inverted(net: Net, lowest: float) -> str:
+    number = net.op("Cast", pad(net, "int64"), to=TensorProto.FLOAT)
+    return net.op("Mul", net.op("Sub", 1.0, number), lowest)
