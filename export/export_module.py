@@ -23,7 +23,7 @@ from attnport.export.module_forms import dtype_name, module_in_dtype, torch_dtyp
 from attnport.export.onnx_file import save_onnx
 from attnport.export.passes import inspect_graph, run_passes
 from attnport.export.records import CaseRecord, Dtype, Form, Manifest, PassRecord, TensorSpec
-from attnport.export.reference import Reference
+from attnport.export.reference import Reference, perturbed_inputs
 from attnport.export.roles import input_specs, tensor_spec
 
 Progress = Callable[[str, float], None]
@@ -121,7 +121,7 @@ def export_module(
     with new_folder(out) as folder:
         tell("writing the graph", 0.4)
         save_onnx(model, folder / MODEL)
-        cases = _write_cases(folder, plans, low, chosen, specs, outputs, tell)
+        cases = _write_cases(folder, plans, low, chosen, specs, outputs, ranges, tell)
         manifest = _manifest(
             folder, model, records, ranges, name or type(module).__name__, source, chosen, form,
             specs, outputs, cases, left_out,
@@ -191,11 +191,14 @@ def _write_cases(
     dtype: str,
     specs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
+    axes: Mapping[str, Axis],
     tell: Progress,
 ) -> tuple[CaseRecord, ...]:
     (folder / "cases").mkdir()
     reference = Reference(module, dtype, outputs)
-    perturbed = [spec.name for spec in specs if spec.role in ("activation", "bias", "cache")]
+    perturbed = perturbed_inputs(specs)
+    names = [plan.name for plan in plans]
+    properties_of = "between" if "between" in names else (names[-1] if names else "")
     records = []
     for number, plan in enumerate(plans):
         tell(f"reference {plan.name}", 0.5 + 0.5 * number / len(plans))
@@ -205,10 +208,16 @@ def _write_cases(
         arrays = {f"input.{name}": array for name, array in inputs.items()}
         arrays |= {f"reference.{name}": array for name, array in computed.arrays.items()}
         save_arrays(arrays, folder / file)
+        # At one middling size: a property holds at every size or is none of the module's.
+        held: tuple[str, ...] = ()
+        if plan.name == properties_of:
+            held = reference.properties(
+                inputs, computed.arrays, specs, axes, plan.sizes, plan.seed
+            )
         records.append(
             CaseRecord(
                 name=plan.name, file=file, seed=plan.seed, sizes=plan.sizes, mask=plan.mask,
-                references=computed.references,
+                references=computed.references, properties=held,
             )
         )  # fmt: skip
     return tuple(records)

@@ -76,7 +76,9 @@ def sdpa_form(module: torch.nn.Module) -> torch.nn.Module | None:
     """
     if not any(hasattr(part, "attention_form") for part in module.modules()):
         return None
-    copied = copy.deepcopy(module)
+    # The copy has the same weights, not a second set of them.
+    tensors = [*module.parameters(), *module.buffers()]
+    copied = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
     for part in copied.modules():
         if hasattr(part, "attention_form"):
             setattr(part, "attention_form", "sdpa")  # noqa: B010 - not a declared attribute

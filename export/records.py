@@ -15,6 +15,7 @@ Dtype = Literal[
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"
 ]
 Form = Literal["pattern", "attention"]
+PropertyName = Literal["alone", "permuted", "beside-nan", "future"]
 
 
 class Record(BaseModel):
@@ -145,6 +146,18 @@ class CaseRecord(Record):
     """One set of inputs with its float64 result, in `cases/<name>.safetensors`.
 
     The file holds `input.<name>` in the bundle's dtypes and `reference.<output>` in float64.
+
+    Attributes:
+        name: The case's name.
+        file: Where it lies, relative to the bundle.
+        seed: Of its random numbers.
+        sizes: The size of each axis.
+        mask: What masks and biases hide; see `case_masks`.
+        magnitude: Of the activations; see `case_numbers`.
+        fill: How a bias hides; see `case_masks`.
+        references: For each output what its bound is made of.
+        properties: What the float64 module was found to have on these inputs, as `NAME:AXIS`; see
+            `case_properties`.
     """
 
     name: str
@@ -153,7 +166,9 @@ class CaseRecord(Record):
     sizes: dict[str, int]
     mask: str = "none"
     magnitude: str = "normal"
+    fill: str = "-inf"
     references: dict[str, OutputReference]
+    properties: tuple[str, ...] = ()
 
 
 class Manifest(Record):

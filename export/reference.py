@@ -9,16 +9,19 @@ which tells how much the problem itself magnifies.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnport.axes import Axis
 from attnport.errors import ModuleError
+from attnport.export.case_properties import possible_properties
+from attnport.export.dead_rows import DeadRowsAreZero
+from attnport.export.determinism import require_deterministic
 from attnport.export.module_forms import (
     call_module,
     calls_sdpa,
@@ -28,13 +31,8 @@ from attnport.export.module_forms import (
     to_torch,
     torch_dtype,
 )
-from attnport.export.records import OutputErrors, OutputReference, TensorSpec
-
-_SOFTMAXES = {
-    torch.ops.aten.softmax.int,
-    torch.ops.aten._softmax.default,
-    torch.ops.aten.special_softmax.default,
-}
+from attnport.export.records import OutputReference, TensorSpec
+from attnport.export.reference_errors import known_of, perturbed_module, perturbed_tensor
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,11 @@ class Outputs:
 
     arrays: dict[str, np.ndarray]
     references: dict[str, OutputReference]
+
+
+def perturbed_inputs(specs: Sequence[TensorSpec]) -> list[str]:
+    """The inputs that stand for measured numbers, and not for masks or ids."""
+    return [spec.name for spec in specs if spec.role in ("activation", "bias", "cache")]
 
 
 class Reference:
@@ -55,9 +58,10 @@ class Reference:
     """
 
     def __init__(self, module: torch.nn.Module, dtype: str, outputs: Sequence[TensorSpec]) -> None:
+        self._deterministic = False
         self._low, self._dtype, self._outputs = module, dtype, outputs
         self._double = module_in_dtype(module, "float64")
-        self._perturbed = _perturbed_module(self._double, dtype)
+        self._perturbed = perturbed_module(self._double, dtype)
         # False once it is known that there is none.
         self._sdpa: torch.nn.Module | Literal[False] | None = sdpa_form(module)
 
@@ -77,24 +81,88 @@ class Reference:
         """
         low = {name: to_torch(array) for name, array in inputs.items()}
         wide = {name: _widened(tensor) for name, tensor in low.items()}
+        self._require_deterministic(wide)
         generator = torch.Generator().manual_seed(seed)
         shaken = {
-            name: _perturb(tensor, self._dtype, generator) if name in perturbed else tensor
+            name: perturbed_tensor(tensor, self._dtype, generator) if name in perturbed else tensor
             for name, tensor in wide.items()
         }
-        softmax = _DeadRowsAreZero()
+        softmax = DeadRowsAreZero()
         safe = self._run(self._double, wide, softmax)
         # Where no softmax met a dead row, the module computes the same without our rule for them.
         plain = self._run(self._double, wide) if softmax.met_dead_row else safe
-        eager = self._run(self._low, low, _DeadRowsAreZero())
-        moved = self._run(self._perturbed, shaken, _DeadRowsAreZero())
-        sdpa = self._run_sdpa(low)
+        moved = self._run(self._perturbed, shaken, DeadRowsAreZero())
+        eager, fault = self._run_eager(low)
+        sdpa = self._run_sdpa(low) if eager else None
         names = [spec.name for spec in self._outputs]
-        found = [
-            _reference(spec, plain[i], safe[i], eager[i], sdpa[i] if sdpa else None, moved[i])
-            for i, spec in enumerate(self._outputs)
-        ]
+        found = []
+        for i, spec in enumerate(self._outputs):
+            low_dtype = (eager[i] if eager else None, sdpa[i] if sdpa else None)
+            reference = known_of(spec, plain[i], safe[i], *low_dtype, moved[i])
+            found.append(reference.model_copy(update={"note": reference.note or fault}))
         return Outputs(dict(zip(names, safe, strict=True)), dict(zip(names, found, strict=True)))
+
+    def properties(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        outputs: Mapping[str, np.ndarray],
+        specs: Sequence[TensorSpec],
+        axes: Mapping[str, Axis],
+        sizes: Mapping[str, int],
+        seed: int,
+    ) -> tuple[str, ...]:
+        """Which of `case_properties` the float64 module has on these inputs.
+
+        One holds where the difference is nearer to float64's rounding than to the dtype's: below
+        the geometric mean of the two, at the outputs' magnitude.
+
+        Args:
+            inputs: In the bundle's dtypes.
+            outputs: What `compute` gave for them.
+            specs: The inputs' forms.
+            axes: The axes.
+            sizes: The size of each axis.
+            seed: Of what the properties draw.
+        """
+        limit = float(
+            np.sqrt(np.finfo(np.float64).eps * torch.finfo(torch_dtype(self._dtype)).eps)
+        )
+        held = []
+        for one in possible_properties(specs, self._outputs, sizes, axes):
+            feeds = {
+                name: _widened(to_torch(array))
+                for name, array in one.changed(inputs, specs, seed).items()
+            }
+            try:
+                results = self._run(self._double, feeds, DeadRowsAreZero())
+            except ModuleError:
+                continue
+            names = [spec.name for spec in self._outputs]
+            found = one.compared(dict(zip(names, results, strict=True)), self._outputs)
+            wanted = one.expected(outputs, self._outputs, seed)
+            if all(_near(found[name], wanted[name], limit) for name in wanted):
+                held.append(str(one))
+        return tuple(held)
+
+    def _require_deterministic(self, wide: Mapping[str, torch.Tensor]) -> None:
+        """Once, on the first inputs: the others would tell the same."""
+        if self._deterministic:
+            return
+        self._run(self._double, wide)  # a module that fails says so in its own words
+        with sdpa_kernel(SDPBackend.MATH):
+            require_deterministic(self._double, wide)
+        self._deterministic = True
+
+    def _run_eager(self, low: Mapping[str, torch.Tensor]) -> tuple[list[np.ndarray] | None, str]:
+        """The module in its own dtype; where it fails and float64 did not, None and the reason."""
+        try:
+            return self._run(self._low, low, DeadRowsAreZero()), ""
+        except ModuleError as err:
+            cause = str(err.__cause__ or err).splitlines()[0]
+            return None, (
+                f"the module itself fails in {self._dtype} ({cause}), and works in float64: that "
+                "is the module's own fault, not the engine's; mend it, or export another dtype"
+            )
 
     def _run_sdpa(self, low: Mapping[str, torch.Tensor]) -> list[np.ndarray] | None:
         """The SDPA form with torch's own choice of kernel; None where there is none."""
@@ -102,13 +170,13 @@ class Reference:
             self._sdpa = self._low if calls_sdpa(self._low, low) else False
         if self._sdpa is False:
             return None
-        return self._run(self._sdpa, low, _DeadRowsAreZero(), kernels=None)
+        return self._run(self._sdpa, low, DeadRowsAreZero(), kernels=None)
 
     def _run(
         self,
         module: torch.nn.Module,
         feeds: Mapping[str, torch.Tensor],
-        softmax: _DeadRowsAreZero | None = None,
+        softmax: DeadRowsAreZero | None = None,
         *,
         kernels: SDPBackend | None = SDPBackend.MATH,
     ) -> list[np.ndarray]:
@@ -137,88 +205,14 @@ class Reference:
         return [to_numpy(result) for result in results]
 
 
-class _DeadRowsAreZero(TorchDispatchMode):
-    """Makes a softmax give 0 where every score is -inf, as the specification says of dead rows."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
-        self.met_dead_row = False
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in _SOFTMAXES:
-            dead = (args[0] == -torch.inf).all(args[1], keepdim=True)
-            if dead.any():
-                self.met_dead_row = True
-                result = result.masked_fill(dead, 0)
-        return result
+def _near(found: np.ndarray, wanted: np.ndarray, limit: float) -> bool:
+    """Whether two float64 results agree, within a part of the largest magnitude."""
+    if found.shape != wanted.shape or not wanted.size:
+        return False
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(found.astype(np.float64) - wanted)
+    return bool(difference.max() <= limit * np.abs(wanted).max())
 
 
 def _widened(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _perturbed_module(double: torch.nn.Module, dtype: str) -> torch.nn.Module:
-    """A copy of the float64 module, each weight moved by one rounding of the dtype."""
-    moved = module_in_dtype(double, "float64")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            if parameter.is_floating_point():
-                parameter.copy_(_perturb(parameter, dtype, generator))
-    return moved
-
-
-def _perturb(tensor: torch.Tensor, dtype: str, generator: torch.Generator) -> torch.Tensor:
-    """x·(1 ± u), u half of the dtype's epsilon: the most that rounding moves a number by."""
-    if not tensor.is_floating_point():
-        return tensor
-    u = torch.finfo(torch_dtype(dtype)).eps / 2
-    signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=tensor.dtype) * 2 - 1
-    return tensor * (1 + u * signs)
-
-
-def _reference(
-    spec: TensorSpec,
-    plain: np.ndarray,
-    safe: np.ndarray,
-    eager: np.ndarray,
-    sdpa: np.ndarray | None,
-    moved: np.ndarray,
-) -> OutputReference:
-    finite = np.isfinite(safe)
-    note = ""
-    if not finite.all():
-        note = (
-            f"the module itself is not finite in float64 ({int((~finite).sum())} elements of "
-            f"{spec.name}): that is its own fault, and nothing can be compared"
-        )
-    elif safe.size == 0:
-        note = f"{spec.name} is empty at these sizes: there is nothing to compare"
-    dead = ~np.isfinite(plain) & finite
-    rows = int(dead.reshape(-1, dead.shape[-1]).any(-1).sum()) if dead.ndim else int(dead)
-    magnitudes = np.abs(safe[finite]) if finite.any() else np.zeros(1)
-    return OutputReference(
-        eager=_errors(eager, safe),
-        sdpa=_errors(sdpa, safe) if sdpa is not None else None,
-        perturbed=_errors(moved, safe),
-        rms=float(np.sqrt(np.mean(magnitudes.astype(np.float64) ** 2))),
-        max_abs=float(magnitudes.max()),
-        dead_rows=rows,
-        note=note,
-    )
-
-
-def _errors(result: np.ndarray, reference: np.ndarray) -> OutputErrors | None:
-    """None where the result is not finite, or has another shape."""
-    if result.shape != reference.shape:
-        return None
-    wide = result.astype(np.float64)
-    if not np.isfinite(wide).all() or not np.isfinite(reference).all():
-        return None
-    error = np.abs(wide - reference)
-    if error.size == 0:
-        return OutputErrors(max=0.0, mean=0.0)
-    return OutputErrors(max=float(error.max()), mean=float(error.mean()))

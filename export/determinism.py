@@ -1,0 +1,73 @@
+"""Whether a module gives the same on the same inputs, and what in it does not.
+
+A module that does not cannot be compared with anything. Dropout that was left on is the usual
+reason: nn.Dropout is switched off by eval(), `F.dropout(x, 0.1)` is not.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnport.errors import ModuleError
+from attnport.export.module_forms import call_module, to_numpy
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def require_deterministic(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> None:
+    """Runs a module twice on the same inputs.
+
+    Raises:
+        ModuleError: If the results differ; names what draws random numbers, and where.
+    """
+    watch = _WatchRandomness()
+    with watch:
+        first = [to_numpy(result) for result in call_module(module, feeds)]
+    second = [to_numpy(result) for result in call_module(module, feeds)]
+    if all(_same_bits(a, b) for a, b in zip(first, second, strict=False)):
+        return
+    if watch.found:
+        draws = "; ".join(dict.fromkeys(watch.found))
+        cause = f"it draws random numbers in eval mode ({draws})"
+        remedy = "switch dropout off for inference: F.dropout(x, p, training=self.training)"
+    else:
+        cause = "no operator of it draws random numbers, so it changes its own state"
+        remedy = "export one whose forward leaves the module as it was"
+    raise ModuleError(
+        f"{type(module).__name__} is not deterministic: two runs on the same inputs differ, since "
+        f"{cause}. Nothing can be compared with it: {remedy}"
+    )
+
+
+class _WatchRandomness(TorchDispatchMode):
+    """Notes every operator that draws, by torch's own tag, with the line that called it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        self.found: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+            self.found.append(f"{func} at {_calling_line()}")
+        return func(*args, **(kwargs or {}))
+
+
+def _calling_line() -> str:
+    own = (_TORCH, str(Path(__file__).parent))
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(own) and not frame.filename.startswith("<"):
+            return f"{frame.filename}:{frame.lineno}"
+    return "an unknown line"
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
