@@ -46,7 +46,7 @@ def run(file: File, out: Out = None) -> None:
     pipeline = load_pipeline(file)
     if out is not None:
         pipeline = pipeline.model_copy(update={"out": out})
-    with progress_bar(file.stem) as tell:
+    with progress_bar(file.stem, in_lines=True) as tell:
         tell("reading the models", 0.0)
         runs = runs_of(pipeline, str(file))
         from attnport.pipeline_run import run_pipeline

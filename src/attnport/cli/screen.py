@@ -46,8 +46,17 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress_bar(label: str) -> Iterator[Progress]:
-    """Gives what a step tells its progress to; the bar vanishes when the step is done."""
+def progress_bar(label: str, *, in_lines: bool = False) -> Iterator[Progress]:
+    """Gives what a step tells its progress to; the bar vanishes when the step is done.
+
+    Args:
+        label: What is being done.
+        in_lines: Whether to say something where there is no terminal, too: a line for each part of
+            a long step, so that the log of CI shows that it goes on.
+    """
+    if in_lines and not sys.stderr.isatty():
+        yield _lines_of_progress()
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -75,3 +84,16 @@ def progress_bar(label: str) -> Iterator[Progress]:
             bar.update(task, description=f"{label}: {what}", completed=fraction)
 
         yield tell
+
+
+def _lines_of_progress() -> Progress:
+    said = ""
+
+    def tell(what: str, fraction: float) -> None:
+        nonlocal said
+        part = what.partition(": ")[0]
+        if part != said:
+            said = part
+            print(f"{fraction:4.0%} {part}", file=sys.stderr, flush=True)
+
+    return tell
