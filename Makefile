@@ -17,9 +17,9 @@ STAMP := $(VENV)/.installed
 
 HAS_GPU := $(shell command -v nvidia-smi)
 ifeq ($(HAS_GPU),)
-EXTRAS := export,ort,rtx,test
+EXTRAS := export,ort,rtx,serve,test
 else
-EXTRAS := export,ort-gpu,trt,rtx,test
+EXTRAS := export,ort-gpu,trt,rtx,serve,test
 endif
 CPU_TORCH := https://download.pytorch.org/whl/cpu
 
