@@ -13,9 +13,9 @@ import torch
 
 from attnport.axes import Axis, axes_by_name
 from attnport.errors import ModuleError, UsageError
-from attnport.export.arrays import save_arrays
 from attnport.export.bundle import FORMAT_VERSION, MANIFEST, MODEL, Bundle, file_sha256
 from attnport.export.capture import onnx_from_module
+from attnport.export.case_file import write_case
 from attnport.export.cases import CasePlan, plan_cases, within_budget
 from attnport.export.dynamic_shapes import DynamicShapes, bind_example
 from attnport.export.folder import new_folder
@@ -23,7 +23,7 @@ from attnport.export.module_forms import dtype_name, module_in_dtype, torch_dtyp
 from attnport.export.onnx_file import save_onnx
 from attnport.export.passes import inspect_graph, run_passes
 from attnport.export.records import CaseRecord, Dtype, Form, Manifest, PassRecord, TensorSpec
-from attnport.export.reference import Reference, perturbed_inputs
+from attnport.export.reference import Reference
 from attnport.export.roles import input_specs, tensor_spec
 
 Progress = Callable[[str, float], None]
@@ -196,28 +196,16 @@ def _write_cases(
 ) -> tuple[CaseRecord, ...]:
     (folder / "cases").mkdir()
     reference = Reference(module, dtype, outputs)
-    perturbed = perturbed_inputs(specs)
     names = [plan.name for plan in plans]
+    # At one middling size: a property holds at every size or is none of the module's.
     properties_of = "between" if "between" in names else (names[-1] if names else "")
     records = []
     for number, plan in enumerate(plans):
         tell(f"reference {plan.name}", 0.5 + 0.5 * number / len(plans))
-        inputs = plan.inputs(specs)
-        computed = reference.compute(inputs, perturbed, plan.seed)
-        file = f"cases/{plan.name}.safetensors"
-        arrays = {f"input.{name}": array for name, array in inputs.items()}
-        arrays |= {f"reference.{name}": array for name, array in computed.arrays.items()}
-        save_arrays(arrays, folder / file)
-        # At one middling size: a property holds at every size or is none of the module's.
-        held: tuple[str, ...] = ()
-        if plan.name == properties_of:
-            held = reference.properties(
-                inputs, computed.arrays, specs, axes, plan.sizes, plan.seed
-            )
         records.append(
-            CaseRecord(
-                name=plan.name, file=file, seed=plan.seed, sizes=plan.sizes, mask=plan.mask,
-                references=computed.references, properties=held,
+            write_case(
+                folder, f"cases/{plan.name}.safetensors", plan, plan.inputs(specs), reference,
+                specs, axes, with_properties=plan.name == properties_of,
             )
         )  # fmt: skip
     return tuple(records)

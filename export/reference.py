@@ -43,11 +43,6 @@ class Outputs:
     references: dict[str, OutputReference]
 
 
-def perturbed_inputs(specs: Sequence[TensorSpec]) -> list[str]:
-    """The inputs that stand for measured numbers, and not for masks or ids."""
-    return [spec.name for spec in specs if spec.role in ("activation", "bias", "cache")]
-
-
 class Reference:
     """Computes references of one module.
 

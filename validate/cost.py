@@ -26,11 +26,13 @@ def build_cost(bundle: Bundle, plan: EnginePlan) -> Iterator[Measurement]:
         engine=plan.kind,
         case="build",
         values={
-            "build_seconds": plan.build_seconds,
-            "peak_memory_bytes": plan.peak_memory_bytes,
+            # What was measured in an earlier run is not a figure of this one.
+            "build_seconds": None if plan.cached else plan.build_seconds,
+            "peak_memory_bytes": None if plan.cached else plan.peak_memory_bytes,
             "plan_bytes": plan.path.stat().st_size if plan.path.is_file() else None,
             "kernels": plan.fusion.kernel_count if plan.fusion else None,
         },
+        note="the plan was found, not built in this run" if plan.cached else "",
     )
 
 

@@ -11,7 +11,19 @@ from attnport.export.bundle import Bundle
 from attnport.export.records import Record
 
 Status = Literal["passed", "failed", "not run"]
-Check = Literal["parity", "fusion", "qkv", "causal", "kernels", "engine"]
+Check = Literal[
+    "parity",
+    "property",
+    "repeat",
+    "fusion",
+    "qkv",
+    "causal",
+    "kernels",
+    "engine",
+    "module",
+    "latency",
+    "baseline",
+]
 Number = float | int | str | bool | None | list[int]
 
 GRAPH = "onnx"  # the engine of a Finding that is read from the graph alone

@@ -9,6 +9,7 @@ One Finding for each case and output. Its numbers, of which those that were not 
     at, value, reference        the worst element: coordinate, the engine's value, the module's
     not_finite                  elements that are NaN or infinite and must not be, or the reverse
     rms, dead_rows              of the reference
+    sizes, mask, magnitude      of the case, for the statement of what was covered
 """
 
 from __future__ import annotations
@@ -22,10 +23,15 @@ from attnport.engines.engine import Engine
 from attnport.errors import EngineUnavailableError, InternalError, UnsupportedDtypeError
 from attnport.export.arrays import numpy_dtype
 from attnport.export.bundle import Bundle, Case
-from attnport.export.records import OutputReference, TensorSpec
-from attnport.validate.bound import bound, incomparable, uninformative
+from attnport.export.records import CaseRecord, OutputReference, TensorSpec
+from attnport.validate.bound import bound, incomparable, suspiciously_exact, uninformative
 from attnport.validate.difference import Difference, difference
 from attnport.validate.finding import Finding, Number, Status, Subject
+
+_EXACT = (
+    "every element of {} is the float64 reference, rounded once: no engine computes so in this "
+    "dtype, so the reference was returned in place of the engine's result; look at what runs it"
+)
 
 
 class Judgement(NamedTuple):
@@ -70,7 +76,7 @@ def check_parity(
     except InternalError:
         raise
     except Exception as err:
-        judged = dict.fromkeys(names, _judge_refusal(err))
+        judged = dict.fromkeys(names, judgement_of_refusal(err))
     else:
         judged = judge_outputs(outputs, bundle.manifest.outputs, case)
     subject = Subject.of(bundle, engine.kind)
@@ -81,10 +87,20 @@ def check_parity(
             found.status,
             found.message,
             required=required and found.counts,
-            numbers=found.numbers,
+            numbers=found.numbers | case_numbers(case.record),
         )
         for name, found in judged.items()
     )
+
+
+def case_numbers(record: CaseRecord) -> dict[str, Number]:
+    """What a case is, for the statement of what was covered."""
+    fill = "" if record.fill == "-inf" else f", hidden by {record.fill}"
+    return {
+        "sizes": " ".join(f"{name}={size}" for name, size in record.sizes.items()),
+        "mask": record.mask + fill,
+        "magnitude": record.magnitude,
+    }
 
 
 def judge_outputs(
@@ -138,6 +154,8 @@ def judge(
     numbers = _numbers(found, record, spec.dtype)
     if found.not_finite:
         return Judgement("failed", _not_finite(found, spec.name), numbers)
+    if suspiciously_exact(output, reference, record):
+        return Judgement("failed", _EXACT.format(spec.name), numbers)
     return _judge_errors(found, spec, record, numbers)
 
 
@@ -230,7 +248,7 @@ def _too_far(found: Difference, spec: TensorSpec, record: OutputReference) -> st
     )
 
 
-def _judge_refusal(error: Exception) -> Judgement:
+def judgement_of_refusal(error: Exception) -> Judgement:
     # MemoryError says that this machine is too small, not that the engine is wrong.
     if isinstance(error, EngineUnavailableError | UnsupportedDtypeError | MemoryError):
         return Judgement("not run", str(error) or "not enough memory for this case", {})

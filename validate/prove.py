@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnport.engines.build import build_engine
-from attnport.engines.engine import Engine
 from attnport.engines.kinds import availability, engine_kind
 from attnport.engines.open import open_engine
 from attnport.engines.plan import EnginePlan
@@ -17,22 +18,26 @@ from attnport.errors import (
     AttnportError,
     EngineUnavailableError,
     InternalError,
+    ModuleError,
     UnsupportedDtypeError,
     UsageError,
 )
 from attnport.export.bundle import Bundle
 from attnport.export.records import Inspection
 from attnport.validate.cost import build_cost, not_measured
-from attnport.validate.coverage import COVERAGE, coverage
+from attnport.validate.coverage import COVERAGE
+from attnport.validate.extent import Extent
 from attnport.validate.finding import GRAPH, Finding, Obstacle, Subject
 from attnport.validate.fusion import check_causal, check_fusion, check_kernels
 from attnport.validate.machine import this_machine
-from attnport.validate.parity import check_parity
-from attnport.validate.placement import check_placement
 from attnport.validate.progress import Progress, Steps
+from attnport.validate.prove_engine import Bench, judge_engine
 from attnport.validate.qkv import check_qkv_in_graph, check_qkv_in_plan
+from attnport.validate.repeat import same_plan
 from attnport.validate.report import Measurement, Report
+from attnport.validate.reproducer import Reproducers
 from attnport.validate.requirements import ALL_RUNNABLE, Requirements
+from attnport.validate.stored_case import shipped_cases
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +53,8 @@ class _Run:
     plans: Mapping[str, EnginePlan]
     inspection: Inspection
     steps: Steps
+    extent: Extent
+    bench: Bench
     findings: list[Finding] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
@@ -62,6 +69,7 @@ def prove(
     plans: Mapping[str, EnginePlan] | None = None,
     latency: bool = False,
     inspection: Inspection | None = None,
+    extent: Extent | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Proves what can be proved here; what this machine lacks is a Finding, never an exception.
@@ -74,11 +82,13 @@ def prove(
         plans: What was built already, by kind; the others are built.
         latency: Whether to measure latency, too.
         inspection: What `model.onnx` holds; read from it by default.
+        extent: How far to go beyond the shipped cases; not at all by default.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
 
     Raises:
         UsageError: If a kind does not exist, or a plan was built from another bundle.
         BundleError: If a case cannot be read.
+        InputError: If a case of the user's own does not fit.
         GraphError: If `model.onnx` cannot be read.
     """
     require = require or Requirements()
@@ -87,19 +97,29 @@ def prove(
         engine_kind(kind)
     plans = plans or {}
     _refuse_foreign(plans, bundle)
+    extent = extent or Extent()
+    if extent.needs_module and module is None:
+        raise UsageError(
+            "further cases and cases of your own are compared with the module, and there is none: "
+            "give module=, or a bundle whose source can be made here"
+        )
+    steps = Steps(progress, len(kinds) * (1 + len(bundle.manifest.cases)) + latency)
+    bench = Bench(
+        bundle, shipped_cases(bundle), {}, Reproducers(extent.reproducers, bundle), steps.begin
+    )
     run = _Run(
         bundle=bundle,
         module=module,
         require=require,
         plans=plans,
         inspection=inspection or _inspect(bundle),
-        steps=Steps(progress, len(kinds) * (1 + len(bundle.manifest.cases)) + latency),
+        steps=steps,
+        extent=extent,
+        bench=bench,
     )
-    run.findings += check_qkv_in_graph(bundle, run.inspection, required=require.qkv)
-    for done, kind in enumerate(kinds):
-        run.steps.reach(done * (1 + len(bundle.manifest.cases)))
-        _prove_engine(run, kind)
-    run.findings += _no_engine_ran(run, kinds)
+    with tempfile.TemporaryDirectory(prefix="attnport-cases-") as folder:
+        _make_cases(run, Path(folder), len(kinds), progress)
+        _prove_all(run, kinds)
     if latency:
         run.measurements += _latencies(run)
     return Report(
@@ -108,6 +128,40 @@ def prove(
         findings=tuple(run.findings),
         measurements=tuple(run.measurements),
     )
+
+
+def _make_cases(run: _Run, folder: Path, kinds: int, progress: Progress | None) -> None:
+    """Adds the cases that the extent asks for; a module at fault is a Finding, not an exception."""
+    if run.module is None or not run.extent.needs_module:
+        return
+    from attnport.validate.further_cases import make_cases
+
+    tell = progress or (lambda what, fraction: None)
+    try:
+        made = make_cases(
+            run.bundle,
+            run.module,
+            run.extent,
+            folder,
+            lambda name: tell(f"reference: {name}", 0.0),
+        )
+    except ModuleError as err:
+        run.findings.append(
+            Subject.of(run.bundle).finding("module", "cases", "failed", str(err), required=True)
+        )
+        return
+    cases = [*run.bench.cases, *made.cases]
+    run.steps = Steps(progress, kinds * (1 + len(cases)) + 1)
+    run.bench = replace(run.bench, cases=cases, left_out=made.left_out, tell=run.steps.begin)
+
+
+def _prove_all(run: _Run, kinds: Sequence[str]) -> None:
+    found = check_qkv_in_graph(run.bundle, run.inspection, required=run.require.qkv)
+    run.findings += [run.bench.reproducers.keep(finding, None, None) for finding in found]
+    for done, kind in enumerate(kinds):
+        run.steps.reach(done * (1 + len(run.bench.cases)))
+        _prove_engine(run, kind)
+    run.findings += _no_engine_ran(run, kinds)
 
 
 def _inspect(bundle: Bundle) -> Inspection:
@@ -130,7 +184,9 @@ def _prove_engine(run: _Run, kind: str) -> None:
     plan, obstacle = _build(run, kind)
     if plan is not None:
         run.measurements += build_cost(run.bundle, plan)
-    run.findings += _plan_findings(run, kind, plan, obstacle)
+    told = _plan_findings(run, kind, plan, obstacle)
+    run.findings += [run.bench.reproducers.keep(finding, plan, None) for finding in told]
+    run.findings += _rebuilt(run, kind, plan)
     if obstacle is None:
         obstacle = _prove_parity(run, kind, plan)
     if obstacle is not None:
@@ -185,21 +241,33 @@ def _prove_parity(run: _Run, kind: str, plan: EnginePlan | None) -> Obstacle | N
         except (AttnportError, MemoryError) as err:
             return _obstacle(err)
         run.opened.append(kind)
-        run.findings += _parity_findings(run, engine)
+        run.findings += judge_engine(
+            engine,
+            plan,
+            run.bench,
+            required=run.require.parity_of(kind, runnable=True),
+            reopen=(lambda: open_engine(run.bundle, kind, module=run.module, plan=plan))
+            if run.extent.further
+            else None,
+        )
     return None
 
 
-def _parity_findings(run: _Run, engine: Engine) -> list[Finding]:
-    required = run.require.parity_of(engine.kind, runnable=True)
-    subject = Subject.of(run.bundle, engine.kind)
-    found: list[Finding] = []
-    for record in run.bundle.manifest.cases:
-        run.steps.begin(f"{engine.kind}: {record.name}")
-        found += check_parity(engine, run.bundle, record.name, required=required)
-    outputs = [spec.name for spec in run.bundle.manifest.outputs]
-    found.append(coverage(subject, found, outputs, required=required))
-    placed = check_placement(engine, subject, required=required)
-    return found if placed is None else [*found, placed]
+def _rebuilt(run: _Run, kind: str, plan: EnginePlan | None) -> Iterator[Finding]:
+    """Builds a plan once more, to say whether it comes out the same."""
+    if not run.extent.further or plan is None or plan.plan_sha256 is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="attnport-rebuild-") as folder:
+        try:
+            again = build_engine(run.bundle, kind, out=Path(folder))
+        except InternalError:
+            raise
+        except (AttnportError, MemoryError) as err:
+            yield Subject.of(run.bundle, kind).finding(
+                "repeat", "rebuild", *_obstacle(err), required=False
+            )
+            return
+        yield same_plan(run.bundle, kind, plan.plan_sha256, again.plan_sha256)
 
 
 def _parity_not_run(run: _Run, kind: str, obstacle: Obstacle) -> Finding:

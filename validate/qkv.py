@@ -52,16 +52,18 @@ def check_qkv_in_plan(
         fusion: What the plan tells.
         required: Whether merging is required.
     """
-    rows = {row.group: row for row in fusion.projection_groups}
     for group in inspection.projection_groups:
-        row = rows.get(group.name)
-        status, message = _plan_status(group, row)
-        numbers = _numbers(group)
-        if row is not None:
-            numbers |= {"one_gemm": row.one_gemm, "layer": row.layer}
-        yield subject.finding(
-            "qkv", group.name, status, message, required=required, numbers=numbers
-        )
+        rows: list[ProjectionFusion | None] = [
+            row for row in fusion.projection_groups if row.group == group.name
+        ]
+        for row in rows or [None]:
+            status, message = _plan_status(group, row)
+            numbers = _numbers(group)
+            case = group.name
+            if row is not None:
+                numbers |= {"one_gemm": row.one_gemm, "layer": row.layer}
+                case += f" profile {row.profile}" if len(rows) > 1 else ""
+            yield subject.finding("qkv", case, status, message, required=required, numbers=numbers)
 
 
 def _graph_status(group: ProjectionGroup) -> tuple[Status, str]:

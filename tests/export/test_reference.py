@@ -16,7 +16,7 @@ from attnport.export.case_properties import Property, possible_properties
 from attnport.export.memory_need import MemoryNeed
 from attnport.export.module_forms import module_in_dtype
 from attnport.export.records import TensorSpec
-from attnport.export.reference import Outputs, Reference, perturbed_inputs
+from attnport.export.reference import Outputs, Reference
 
 B, N, D = 3, 6, 8
 AXES = {axis.name: axis for axis in (Axis("batch", 1, 2, 8), Axis("seq", 1, 6, 64))}
@@ -149,11 +149,6 @@ def test_a_module_that_fails_in_float64_is_refused() -> None:
 
     with pytest.raises(ModuleError, match=r"the module itself fails on x .*never"):
         computed(Never())
-
-
-def test_only_measured_numbers_are_perturbed() -> None:
-    mask = TensorSpec(name="mask", dtype="float32", shape=(2,), role="mask")
-    assert perturbed_inputs([X, mask]) == ["x"]
 
 
 class AsksForNumbers(Attention):

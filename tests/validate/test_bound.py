@@ -7,7 +7,15 @@ import pytest
 
 from attnport.export.arrays import numpy_dtype
 from attnport.export.records import OutputErrors, OutputReference
-from attnport.validate.bound import INFORMATIVE_SHARE, bound, incomparable, ulp, uninformative
+from attnport.validate.bound import (
+    INFORMATIVE_MAX_SHARE,
+    INFORMATIVE_MEAN_SHARE,
+    bound,
+    incomparable,
+    suspiciously_exact,
+    ulp,
+    uninformative,
+)
 
 
 def reference(**changes: object) -> OutputReference:
@@ -65,10 +73,38 @@ def test_an_error_that_is_not_finite_never_gives_a_usable_bound(bad: float) -> N
 
 
 def test_uninformative_begins_at_its_share_of_the_rms() -> None:
-    limit = bound(reference(), "float32").max
-    assert not uninformative(reference(rms=limit / INFORMATIVE_SHARE * 1.01), "float32")
-    assert "uninformative" in uninformative(
-        reference(rms=limit / INFORMATIVE_SHARE * 0.99), "float32"
+    limit = bound(reference(), "float32")
+    needed = max(limit.max / INFORMATIVE_MAX_SHARE, limit.mean / INFORMATIVE_MEAN_SHARE)
+    assert not uninformative(reference(rms=needed * 1.01), "float32")
+    assert "uninformative" in uninformative(reference(rms=needed * 0.99), "float32")
+
+
+@pytest.mark.parametrize("what", ["mean", "maximum"])
+def test_uninformative_names_the_bound_that_is_too_wide(what: str) -> None:
+    wide = {"mean": OutputErrors(max=2e-3, mean=3e-2), "maximum": OutputErrors(max=0.2, mean=2e-4)}
+    assert f"bound on the {what}" in uninformative(reference(eager=wide[what]), "float32")
+
+
+def exact_output(dtype: str, elements: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    truth = np.random.default_rng(0).standard_normal(elements)
+    return truth.astype(numpy_dtype(dtype)), truth
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_reference_in_place_of_a_result_is_suspicious(dtype: str) -> None:
+    output, truth = exact_output(dtype)
+    assert suspiciously_exact(output, truth, reference(eager=OutputErrors(max=1.0, mean=0.1)))
+    output[3] = numpy_dtype(dtype).type(float(output[3]) + ulp(float(output[3]), dtype))
+    assert not suspiciously_exact(output, truth, reference(eager=OutputErrors(max=1.0, mean=0.1)))
+
+
+def test_exactness_is_expected_of_few_elements_and_where_pytorch_is_exact_too() -> None:
+    few = exact_output("float32", 10)
+    assert not suspiciously_exact(*few, reference())
+    output, truth = exact_output("float32")
+    floor = float(np.abs(output.astype(np.float64) - truth).mean())
+    assert not suspiciously_exact(
+        output, truth, reference(eager=OutputErrors(max=1.0, mean=floor))
     )
 
 
