@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -25,8 +25,8 @@ class GuardedConnection(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._part: Literal["none", "head", "body"] = "none"  # of a request, that is arriving
         self._head_bytes = 0
-        self._in_head = True
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -36,15 +36,16 @@ class GuardedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait_for_request()
+        self._wait(self.limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        before = self._part
         super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
+        if before == self._part == "head" and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._answer(
@@ -53,30 +54,27 @@ class GuardedConnection(HttpToolsProtocol):
                 )
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        self._wait_for_request()
+        self._part, self._head_bytes = "head", 0
+        self._wait(self.limits.head_seconds)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._wait_for_request()
+        self._part = "body"
+        # The application answers a slow body long before this, with a sentence.
+        self._wait(2 * self.limits.body_seconds + self.limits.head_seconds)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        self._part = "none"
         self._stop_waiting()
         super().on_message_complete()
-        self._in_head, self._head_bytes = True, 0
 
     def send_400_response(self, msg: str) -> None:
         self._answer(HTTPStatus.BAD_REQUEST, "this is not HTTP/1.1: send a valid request")
 
-    def _wait_for_request(self) -> None:
+    def _wait(self, seconds: float) -> None:
         self._stop_waiting()
-        # The application answers a slow body before this, with a sentence.
-        seconds = self.limits.head_seconds + 2 * self.limits.body_seconds
-        self._timer = self.loop.call_later(
-            self.limits.head_seconds if self._in_head else seconds, self._give_up
-        )
+        self._timer = self.loop.call_later(seconds, self._give_up)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -86,7 +84,7 @@ class GuardedConnection(HttpToolsProtocol):
     def _give_up(self) -> None:
         if self.transport.is_closing():
             return
-        if self._in_head:
+        if self._part != "body":
             self._answer(
                 HTTPStatus.REQUEST_TIMEOUT,
                 f"no whole request came in {self.limits.head_seconds:g} s: send it faster",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from attnport.cli.screen import say, warn
-from attnport.errors import UsageError
+from attnport.cli.validate_endpoint import TOKEN_VARIABLE, read_token
 
-TOKEN_VARIABLE = "ATTNPORT_TOKEN"
 _MIB = 1 << 20
 
 Bundles = Annotated[
@@ -125,7 +123,7 @@ def serve(
     settings = Settings(
         host=host,
         port=port,
-        token=_token(token_file),
+        token=read_token(token_file),
         tls_certificate=tls_certificate,
         tls_key=tls_key,
         limits=limits,
@@ -150,13 +148,3 @@ def serve(
     )
     log_as_json()
     listen(Endpoint(models, settings), settings, say)
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        return token or None
-    token = file.read_text("utf-8").strip()
-    if not token or not token.isascii() or not token.isprintable():
-        raise UsageError(f"{file} holds no token: write one line of printable ASCII to it")
-    return token
