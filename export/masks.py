@@ -34,9 +34,14 @@ def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     terms = [_without_additive_disguise(term) for term in site.terms]
     meanings = [_meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
+    by_number = any(
+        term.kind == "bool" and math.isfinite(term.fill) and meaning != "nothing"
+        for term, meaning in zip(terms, meanings, strict=True)
+    )
     kept: list[MaskTerm] = []
     for term, meaning in zip(terms, meanings, strict=True):
-        if meaning == "causal" and (alone or _hides_for_good(term, graphs)):
+        extract = alone or (_hides_for_good(term, graphs) and not by_number)
+        if meaning == "causal" and extract:
             site.causal = True
         elif meaning != "nothing":
             kept.append(term)
@@ -47,7 +52,8 @@ def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
 def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
     """Whether what is hidden is so by -inf, and not by a finite number.
 
-    Beside another mask that hides the rest of a row, keys at a finite number come back into view.
+    Beside another mask that hides the rest of a row, keys at a finite number come back into view;
+    so they do where the number is written over the -inf of another mask.
     """
     if term.kind == "bool":
         return term.fill == -math.inf
@@ -270,7 +276,10 @@ def alive_at(
         if data is None:
             return None
         seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
-        visible = visible & np.broadcast_to(seen, shape)
+        if term.kind == "bool" and math.isfinite(term.fill):
+            visible = visible | ~np.broadcast_to(seen, shape)
+        else:
+            visible = visible & np.broadcast_to(seen, shape)
     return np.asarray(visible.any(-1, keepdims=True))
 
 

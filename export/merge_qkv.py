@@ -15,6 +15,7 @@ Where the Split stands was chosen by counting the kernels of TensorRT for RTX 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -26,6 +27,9 @@ from attnport.export.projections import Group, Projection, find_groups
 from attnport.export.records import PassRecord
 from attnport.export.sites import AttentionSite, Operand
 from attnport.export.taps import Tap
+
+# What an operand's axes are: (B,H,N,Dh); (B,N,H·Dh), as the operator also takes it; (B·H,N,Dh).
+Axes = Literal["heads", "columns", "batch"]
 
 
 def merge_qkv(
@@ -41,7 +45,7 @@ def merge_qkv(
             notes.append(f"{name}: already one product")
         else:
             note = _in_words(group)
-            _merge(graph, group)
+            _merge(graph, group, graphs[0])
             changed += 1
             notes.append(f"{name}: {note}")
     return PassRecord(name="merge_qkv", changed=changed, notes=tuple(notes))
@@ -54,14 +58,23 @@ def _in_words(group: Group) -> str:
     return f"{before} products of {len(group.members)} projections became one MatMul"
 
 
-def _merge(graph: ir.Graph, group: Group) -> None:
+def _merge(graph: ir.Graph, group: Group, concrete: ConcreteGraph) -> None:
     first = _first_consumer(graph, group)
     writer = GraphWriter(graph, f"/{group.site.name}")
     packed = _packed(writer, group)
     taps = [group.taps[which] for which in group.members]
     write = _split_heads if _packs_heads(group, taps) else _split_columns
     for which, part in zip(group.members, write(writer, group, packed), strict=True):
-        _replace(writer, group.taps[which], which, part)
+        shape = concrete.shape(group.taps[which].chain.end)
+        by_operator = group.site.source == "operator"
+        flatten = shape is not None and len(shape) == 3 and not group.taps[which].rows
+        _replace(
+            writer,
+            group.taps[which],
+            which,
+            part,
+            axes="heads" if not flatten else "columns" if by_operator else "batch",
+        )
     writer.insert_before(first)
 
 
@@ -144,13 +157,26 @@ def _split_heads(writer: GraphWriter, group: Group, packed: ir.Value) -> list[ir
     ]
 
 
-def _replace(writer: GraphWriter, tap: Tap, which: Operand, part: ir.Value) -> None:
+def _replace(writer: GraphWriter, tap: Tap, which: Operand, part: ir.Value, axes: Axes) -> None:
     """Puts the new value in the place of the tap, for all who use it."""
     end = tap.chain.end
     if not tap.rows:
         part = repeat_heads(writer, part, tap.layout.distinct_heads()[1], which)
+        part = _in_three_axes(writer, part, which, axes)
     if tap.chain.scale != 1.0:
         assert end.dtype is not None
         factor = writer.scalar(tap.chain.scale, end.dtype)
         part = writer.op("Mul", [part, factor], f"{which}_scaled")
     end.replace_all_uses_with(part, replace_graph_outputs=True)
+
+
+def _in_three_axes(writer: GraphWriter, heads: ir.Value, which: Operand, axes: Axes) -> ir.Value:
+    """(B,H,N,Dh) as the old attention takes it, until it is written anew itself."""
+    if axes == "columns":
+        rows = writer.op("Transpose", [heads], f"{which}_rows", {"perm": [0, 2, 1, 3]})
+        return writer.op("Reshape", [rows, writer.integers([0, 0, -1])], f"{which}_columns")
+    if axes == "batch":
+        last = writer.op("Shape", [heads], f"{which}_last", {"start": 2, "end": 4})
+        sizes = writer.op("Concat", [writer.integers([-1]), last], f"{which}_sizes", {"axis": 0})
+        return writer.op("Reshape", [heads, sizes], f"{which}_batch")
+    return heads

@@ -35,13 +35,14 @@ from attnport.export.operands import OperandWriter
 from attnport.export.records import Form, PassRecord
 from attnport.export.sites import OPERANDS, AttentionSite
 from attnport.export.taps import find_taps
-from attnport.export.write_masks import MaskWriter
+from attnport.export.write_masks import MaskWriter, hides_by_a_number
 
 _CANONICAL_CORES = (
     ["MatMul", "Softmax", "MatMul"],
     ["MatMul", "Add", "Softmax", "MatMul"],
     ["MatMul", "Where", "Softmax", "MatMul"],
     ["MatMul", "Add", "Where", "Softmax", "MatMul"],
+    ["MatMul", "Where", "Add", "Softmax", "MatMul"],
 )
 
 
@@ -132,6 +133,11 @@ class _Rewriting:
     def problem(self) -> str:
         if self.merged is None and not self._context_has_heads():
             return "it could not be told how the heads of the context are put side by side"
+        if self.form == "attention" and hides_by_a_number(self.site):
+            return (
+                "its mask sets hidden scores to a number, and the operator can only add to them: "
+                "hide by -inf, or by False"
+            )
         return ""
 
     def _context_has_heads(self) -> bool:

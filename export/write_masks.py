@@ -1,8 +1,9 @@
 """Writes causality, masks and the guard for dead rows in their canonical form.
 
     causal alone           Add(scores, Where(i >= j, 0, -inf)), bounded by TensorRT's kernel
-    what hides             one And of all, then Where(visible, scores, -inf)
     what is added          Add(scores, bias)
+    what hides             one And of all, then Where(visible, scores, -inf)
+    a number that hides    as the graph has it, in its order: beside other masks it is arithmetic
     a row may be dead      Where(any key visible, ., 0) on the rows after ·W_O, before its bias
 
 Two Where in a row on the scores end TensorRT for RTX 1.7's builder with a segmentation fault, and a
@@ -17,6 +18,11 @@ import onnx_ir as ir
 
 from attnport.export.graph_writer import GraphWriter
 from attnport.export.sites import AttentionSite, MaskTerm
+
+
+def hides_by_a_number(site: AttentionSite) -> bool:
+    """Whether a mask sets hidden scores to a finite number."""
+    return any(term.kind == "bool" and math.isfinite(term.fill) for term in site.terms)
 
 
 class MaskWriter:
@@ -51,14 +57,30 @@ class MaskWriter:
         site, writer = self._site, self._writer
         if site.causal and not site.terms:
             return writer.op("Add", [scores, self.causal_bias()], "masked")
+        if hides_by_a_number(site):
+            return self._in_order(scores)
         for term in site.terms:
             if term.kind == "additive":
                 scores = writer.op("Add", [scores, term.value], "biased")
-        for term in site.terms:
-            if term.kind == "bool" and term.fill != -math.inf:
-                scores = self._where(self._visible(term), scores, term.fill)
         visible = self.visible()
         return scores if visible is None else self._where(visible, scores, -math.inf)
+
+    def _in_order(self, scores: ir.Value) -> ir.Value:
+        """Each term after the other. A Where beside another is added, as -inf can be."""
+        after_where = False
+        for index, term in enumerate(self._site.terms):
+            following = self._site.terms[index + 1 : index + 2]
+            beside = after_where or any(other.kind == "bool" for other in following)
+            after_where = term.kind == "bool" and not (beside and term.fill == -math.inf)
+            if term.kind == "additive":
+                scores = self._writer.op("Add", [scores, term.value], "biased")
+            elif after_where:
+                scores = self._where(self._visible(term), scores, term.fill)
+            else:
+                zero = self._writer.scalar(0.0, self._dtype)
+                bias = self._where(self._visible(term), zero, -math.inf)
+                scores = self._writer.op("Add", [scores, bias], "biased")
+        return scores
 
     def _where(self, visible: ir.Value, scores: ir.Value, fill: float) -> ir.Value:
         hidden = self._writer.scalar(fill, self._dtype)
@@ -128,6 +150,9 @@ class MaskWriter:
 
     def alive(self) -> ir.Value:
         """(…,N|1,1) bool: whether the query has a visible key."""
+        if hides_by_a_number(self._site):
+            bias = self._in_order(self._writer.scalar(0.0, self._dtype))
+            return self._any(bias, -math.inf, "bias")
         mask = self.combined()
         assert mask is not None
         if any(term.kind == "additive" for term in self._site.terms):

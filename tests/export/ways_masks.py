@@ -189,7 +189,7 @@ PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
     ),
     "causal, then -1e4": (
         lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), -1e4),
-        ("bool", True, False),
+        ("bool", False, False),
     ),
     "(1 - m) * -1e4, added": (
         lambda n, s: n.op("Add", s, _inverted(n, -1e4)), ("additive", False, False),
