@@ -13,6 +13,7 @@ from attnport.cli.export_command import export
 from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
 from attnport.cli.run_command import run
+from attnport.cli.serve_command import serve
 from attnport.cli.validate_command import validate
 
 # Plain help: examples come out as they must be typed, brackets included, and it is quick.
@@ -28,6 +29,7 @@ for command, in_one_line in (
     (build, "Build an engine, and show what fused."),
     (validate, "Prove engines against their module."),
     (run, "Export, build and prove all of a file."),
+    (serve, "Serve proved bundles over HTTP."),
     (inspect, "Show the attentions of a file."),
     (doctor, "Say what this machine can do."),
 ):
@@ -58,6 +60,7 @@ def attnport(
     attnport build build/mh --engine tensorrt-rtx              bundle -> engine, and what fused
     attnport validate build/mh --engine ort-cpu                engine against module -> verdict
     attnport run examples/demo.yaml                            all of it, for several models
+    attnport serve build/mh                                    the bundle behind HTTP
     attnport inspect model.onnx                                the attentions of any ONNX file
     attnport doctor                                            what this machine can do
 
