@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import mmap
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from attnport.axes import Axis
+from attnport.engines.fusion_causes import known_cause
 from attnport.engines.graph_facts import GraphFacts
 from attnport.engines.kernel_text import attention_kernels, visits_row_only
 from attnport.engines.plan import (
@@ -28,8 +30,6 @@ _ATTENTION_KERNEL = re.compile(r"_ge(mm|mv)_mha_v\d")
 # The matrix products of a plan; one with an Add after it becomes a "runtime_fusion" named FcAdd.
 _GEMM_TYPES = frozenset({"gemm", "runtime_fusion"})
 _CORE_OPERATORS = frozenset({"Attention", "MultiHeadAttention", "MatMul", "Einsum", "Softmax"})
-# TensorRT for RTX 1.7.1, fp16 and bf16: every size from 9 to 256 was tried, causal, and fused.
-MIN_FUSED_HEAD_SIZE, MAX_FUSED_HEAD_SIZE = 9, 256
 
 
 def fusion_report(
@@ -39,6 +39,7 @@ def fusion_report(
     layers: Sequence[PlanLayer],
     plan: bytes | mmap.mmap,
     facts: GraphFacts | None = None,
+    axes: Sequence[Mapping[str, Axis]] = (),
 ) -> FusionReport:
     """Judges every attention and projection group of a graph by the plan built from it.
 
@@ -49,28 +50,34 @@ def fusion_report(
         layers: The builder's table, of all profiles.
         plan: The plan's bytes, or the mapped file.
         facts: What the graph says of its nodes; without it some reasons stay general.
+        axes: The ranges of the axes in each profile; likewise.
     """
     known = facts or GraphFacts()
     kernels = attention_kernels(plan)
-    profiles = sorted({layer.profile for layer in layers}) or [0]
+    profiles = sorted({layer.profile for layer in layers} | set(range(len(axes)))) or [0]
+    of = {profile: [row for row in layers if row.profile == profile] for profile in profiles}
+    counts = tuple(sum(row.is_kernel for row in of[profile]) for profile in profiles)
     return FusionReport(
         attentions=tuple(
             _attention_fusion(
-                attention, dtype, _of_profile(layers, profile), kernels, known, profile
+                attention, dtype, of[profile], kernels, known, profile, _at(axes, profile)
             )
             for attention in attentions
             for profile in profiles
         ),
         projection_groups=tuple(
-            _projection_fusion(group, _of_profile(layers, 0)) for group in groups
+            _projection_fusion(group, of[profile], profile)
+            for group in groups
+            for profile in profiles
         ),
-        kernel_count=sum(layer.is_kernel for layer in _of_profile(layers, 0)),
+        kernel_count=counts[0],
+        kernel_counts=counts,
         layers=tuple(layers),
     )
 
 
-def _of_profile(layers: Iterable[PlanLayer], profile: int) -> list[PlanLayer]:
-    return [layer for layer in layers if layer.profile == profile]
+def _at(axes: Sequence[Mapping[str, Axis]], profile: int) -> Mapping[str, Axis]:
+    return axes[profile] if profile < len(axes) else {}
 
 
 def _attention_fusion(
@@ -80,6 +87,7 @@ def _attention_fusion(
     kernels: Mapping[str, str | None],
     facts: GraphFacts,
     profile: int,
+    axes: Mapping[str, Axis],
 ) -> AttentionFusion:
     core = _core_nodes(attention, facts)
     kernel = next((layer for layer in layers if _is_attention_kernel(layer, core)), None)
@@ -100,7 +108,8 @@ def _attention_fusion(
             "hold it: the two disagree, so nothing is claimed"
         )
     else:
-        reason = _why_not_fused(attention, dtype, layers, core, facts)
+        known = known_cause(attention, dtype, core, facts, axes)
+        reason = _why_not_fused(known, layers, core)
     return AttentionFusion(
         attention=attention.name,
         fused=False,
@@ -143,16 +152,9 @@ def _causality(attention: AttentionInfo, bound: str | None) -> tuple[Causal, str
     return ("bounded" if visits_row_only(bound) else "masked"), ""
 
 
-def _why_not_fused(
-    attention: AttentionInfo,
-    dtype: str,
-    layers: Sequence[PlanLayer],
-    core: frozenset[str],
-    facts: GraphFacts,
-) -> str:
+def _why_not_fused(cause: str, layers: Sequence[PlanLayer], core: frozenset[str]) -> str:
     parts = [layer for layer in layers if layer.is_kernel and core.intersection(layer.nodes)]
     split = ", ".join(f"{layer.name} ({layer.type})" for layer in parts)
-    cause = _known_cause(attention, dtype, core, facts)
     if cause:
         return f"{cause}; it runs as {len(parts)} kernels"
     if not parts:
@@ -160,35 +162,9 @@ def _why_not_fused(
     return f"TensorRT split it into: {split}"
 
 
-def _known_cause(
-    attention: AttentionInfo, dtype: str, core: frozenset[str], facts: GraphFacts
-) -> str:
-    """The causes that were measured with TensorRT for RTX 1.7.1, as a clause; "" for none."""
-    head_size = attention.head_size
-    if dtype in {"float32", "float64"}:
-        return f"TensorRT has no fused attention kernel for {dtype}: export in float16 or bfloat16"
-    if head_size is not None and not MIN_FUSED_HEAD_SIZE <= head_size <= MAX_FUSED_HEAD_SIZE:
-        return (
-            f"its head size is {head_size}, and TensorRT's fused kernels take "
-            f"{MIN_FUSED_HEAD_SIZE} to {MAX_FUSED_HEAD_SIZE}"
-        )
-    if any(facts.op_types.get(node) == "Tanh" for node in attention.nodes):
-        return "it caps its scores with tanh (softcap), which no fused kernel of TensorRT does"
-    if any(_returns_weights(node, facts) for node in attention.nodes):
-        return "its softmax weights are an output of the graph, so they must be written out"
-    if attention.heads in (1, None) and facts.unit_batch_nodes.intersection(core):
-        return (
-            "batch times heads is a constant 1, for which TensorRT prefers separate kernels: "
-            "declare the batch as an axis, or give it more than one head"
-        )
-    return ""
-
-
-def _returns_weights(node: str, facts: GraphFacts) -> bool:
-    return node in facts.output_nodes and facts.op_types.get(node) == "Softmax"
-
-
-def _projection_fusion(group: ProjectionGroup, layers: Sequence[PlanLayer]) -> ProjectionFusion:
+def _projection_fusion(
+    group: ProjectionGroup, layers: Sequence[PlanLayer], profile: int
+) -> ProjectionFusion:
     wanted = set(group.nodes)
     gemms = [
         layer for layer in layers if layer.type in _GEMM_TYPES and wanted.intersection(layer.nodes)
@@ -207,5 +183,6 @@ def _projection_fusion(group: ProjectionGroup, layers: Sequence[PlanLayer]) -> P
         merged_in_graph=group.merged,
         one_gemm=one_gemm,
         layer=gemms[0].name if one_gemm else None,
+        profile=profile,
         reason="; ".join(reasons),
     )

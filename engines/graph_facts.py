@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ from attnport.errors import GraphError
 if TYPE_CHECKING:
     import onnx
 
+
+Shape = tuple[int | str | None, ...]
 
 # A constant that a shape is read from holds a number for each dimension.
 _LARGEST_SHAPE_BYTES = 1024
@@ -26,11 +27,14 @@ class GraphFacts:
         output_nodes: The nodes of which a result is an output of the graph.
         unit_batch_nodes: The nodes whose first result is known to be a single matrix: every
             dimension but the last two is a constant 1.
+        shapes: The shape of each node's first result, as far as it is known: a size, the name of
+            an axis, or None.
     """
 
     op_types: dict[str, str] = field(default_factory=dict)
     output_nodes: frozenset[str] = frozenset()
     unit_batch_nodes: frozenset[str] = frozenset()
+    shapes: dict[str, Shape] = field(default_factory=dict)
 
 
 def read_graph_facts(path: Path) -> GraphFacts:
@@ -58,6 +62,11 @@ def read_graph_facts(path: Path) -> GraphFacts:
         unit_batch_nodes=frozenset(
             node.name for node in nodes if node.output and _is_matrix(shapes.get(node.output[0]))
         ),
+        shapes={
+            node.name: shapes[node.output[0]]
+            for node in nodes
+            if node.output and node.output[0] in shapes
+        },
     )
 
 
@@ -69,8 +78,8 @@ def _drop_weights(model: onnx.ModelProto) -> None:
                 constant.ClearField(content)
 
 
-def _inferred_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]]:
-    """Shapes of the tensors as far as ONNX can infer them; a size that varies is None."""
+def _inferred_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Shapes of the tensors as far as ONNX can infer them."""
     import onnx
 
     try:
@@ -80,7 +89,7 @@ def _inferred_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]
         graph = model.graph
     return {
         value.name: tuple(
-            dim.dim_value if dim.HasField("dim_value") else None
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
             for dim in value.type.tensor_type.shape.dim
         )
         for value in (*graph.value_info, *graph.output)
@@ -88,7 +97,5 @@ def _inferred_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | None, ...]
     }
 
 
-def _is_matrix(shape: tuple[int | None, ...] | None) -> bool:
-    if shape is None or len(shape) < 3 or None in shape[:-2]:
-        return False
-    return math.prod(size or 0 for size in shape[:-2]) == 1
+def _is_matrix(shape: Shape | None) -> bool:
+    return shape is not None and len(shape) >= 3 and set(shape[:-2]) == {1}

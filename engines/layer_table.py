@@ -7,6 +7,7 @@ that ended in it. It needs no GPU, unlike the engine inspector. Read from Tensor
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -41,6 +42,41 @@ def parse_layer_tables(messages: Iterable[str]) -> tuple[PlanLayer, ...]:
             "fusion: please report it with the version of TensorRT"
         )
     return layers
+
+
+def parse_inspections(documents: Iterable[str]) -> tuple[PlanLayer, ...]:
+    """The layers that the engine inspector tells of, one JSON document for each profile.
+
+    The form is that of IEngineInspector.get_engine_information(LayerInformationFormat.JSON) with
+    ProfilingVerbosity.DETAILED, as the documentation of TensorRT 10 and 11 gives it; unrun here,
+    since the inspector needs a device.
+
+    Raises:
+        InternalError: If no document names a layer.
+    """
+    layers = tuple(
+        _inspected(layer, profile)
+        for profile, document in enumerate(documents)
+        for layer in json.loads(document).get("Layers", ())
+        if isinstance(layer, dict)  # with less verbosity it is a bare name, which proves nothing
+    )
+    if not layers:
+        raise InternalError(
+            "TensorRT's inspector tells of no layer, so nothing can be said about fusion: please "
+            "report it with the version of TensorRT"
+        )
+    return layers
+
+
+def _inspected(layer: dict[str, object], profile: int) -> PlanLayer:
+    metadata = str(layer.get("Metadata") or "")
+    return PlanLayer(
+        name=str(layer.get("Name") or ""),
+        type=str(layer.get("LayerType") or ""),
+        tactic=str(layer.get("TacticName") or "") or None,
+        nodes=tuple(dict.fromkeys(_NODE.findall(metadata))),
+        profile=profile,
+    )
 
 
 def _parse_row(line: str) -> PlanLayer | None:

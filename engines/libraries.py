@@ -46,6 +46,20 @@ def version(library: str) -> str:
     return str(importlib.import_module(library).__version__)
 
 
+def has_distribution(library: str) -> bool:
+    """Whether pip installed it; another way to have it is not looked for."""
+    return any(installed_version(name) for name in _DISTRIBUTIONS.get(library, ()))
+
+
+def version_without_loading(library: str) -> str:
+    """The version of a library by its distribution, which takes no import; else as it says."""
+    for distribution in _DISTRIBUTIONS.get(library, ()):
+        found = installed_version(distribution)
+        if found:
+            return found
+    return version(library)
+
+
 def installed_version(distribution: str) -> str:
     """The version of a distribution, without importing it; "" where it is not installed."""
     try:

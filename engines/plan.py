@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from attnport.engines.build_options import BuildOptions, Sizes
 from attnport.export.records import Record
 
 Causal = Literal["bounded", "masked", "none"]
@@ -43,6 +44,7 @@ class ProjectionFusion(Record):
         merged_in_graph: Whether the ONNX file holds one matrix for the group.
         one_gemm: Whether the plan runs it as one GEMM.
         layer: That layer's name; None where there is not one.
+        profile: Index of the optimization profile.
         reason: Why not; empty where both hold.
     """
 
@@ -50,6 +52,7 @@ class ProjectionFusion(Record):
     merged_in_graph: bool
     one_gemm: bool
     layer: str | None
+    profile: int = 0
     reason: str = ""
 
 
@@ -73,14 +76,16 @@ class FusionReport(Record):
 
     Attributes:
         attentions: One entry for each attention and profile.
-        projection_groups: One entry for each group.
-        kernel_count: Kernel launches per profile 0 (the layer types kgen, gemm, runtime_fusion).
+        projection_groups: One entry for each group and profile.
+        kernel_count: Kernel launches of profile 0 (the layer types kgen, gemm, runtime_fusion).
+        kernel_counts: Those of every profile.
         layers: The whole table.
     """
 
     attentions: tuple[AttentionFusion, ...]
     projection_groups: tuple[ProjectionFusion, ...]
     kernel_count: int
+    kernel_counts: tuple[int, ...] = ()
     layers: tuple[PlanLayer, ...]
 
 
@@ -101,6 +106,11 @@ class EnginePlan(Record):
         fusion: What the plan says of itself; None for kinds that have no attention kernel.
         log_path: The builder's messages; None where there are none.
         warnings: What the user should know of this build, a sentence each.
+        key: The hash of everything that the plan follows from; a build with the same key takes it.
+        options: What was asked of the build.
+        profiles: For each optimization profile the (min, opt, max) of every axis.
+        device: The device that it was built on and for; "" where the options' targets say.
+        cached: Whether this plan was found, and not built just now.
     """
 
     kind: str
@@ -116,3 +126,8 @@ class EnginePlan(Record):
     fusion: FusionReport | None = None
     log_path: Path | None = None
     warnings: tuple[str, ...] = ()
+    key: str = ""
+    options: BuildOptions = BuildOptions()
+    profiles: tuple[dict[str, Sizes], ...] = ()
+    device: str = ""
+    cached: bool = False

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from attnport.engines.plan import EnginePlan
 from attnport.errors import BundleError
-from attnport.export.bundle import file_sha256
+from attnport.export.digests import remembered_sha256
 
 _BUILD_AGAIN = "build again with `attnport build`"
 
@@ -42,16 +42,33 @@ def save_record(plan: EnginePlan, file: Path, home: Path) -> None:
             "path": plan.path and Path(plan.path.name),
             "log_path": plan.log_path and Path(plan.log_path.name),
             "bundle_path": Path(os.path.relpath(plan.bundle_path.resolve(), home.resolve())),
+            "cached": False,
         }
     )
     file.write_text(moved.model_dump_json(indent=2), "utf-8")
 
 
-def load_plan(path: str | Path) -> EnginePlan:
+def find_plan(path: Path, key: str, *, rehash: bool = False) -> EnginePlan | None:
+    """The plan at a path, if it was built with that key and is whole.
+
+    Args:
+        path: The `.plan`.
+        key: What it must have been built with; see `attnport.engines.plan_key`.
+        rehash: Whether to read it again where it did not change since it was hashed last.
+    """
+    try:
+        plan = load_plan(path, rehash=rehash)
+    except BundleError:
+        return None
+    return plan if plan.key == key else None
+
+
+def load_plan(path: str | Path, *, rehash: bool = False) -> EnginePlan:
     """Reads a plan's record back and checks that the plan is the one it was written for.
 
     Args:
         path: The `.plan`, or the `.plan.json` beside it.
+        rehash: Whether to read the plan again where it did not change since it was hashed last.
 
     Raises:
         BundleError: If either is missing or damaged, or they do not belong together.
@@ -68,7 +85,7 @@ def load_plan(path: str | Path) -> EnginePlan:
         raise BundleError(f"{file} is not a plan's record: {_BUILD_AGAIN}") from err
     plan = _located(record, file.parent)
     if plan.path is not None:
-        _check_hash(plan.path, plan.plan_sha256)
+        _check_hash(plan.path, plan.plan_sha256, rehash)
     return plan
 
 
@@ -83,10 +100,10 @@ def _located(record: EnginePlan, folder: Path) -> EnginePlan:
     )
 
 
-def _check_hash(path: Path, expected: str | None) -> None:
+def _check_hash(path: Path, expected: str | None, rehash: bool) -> None:
     if not path.is_file():
         raise BundleError(f"the plan {path} is missing beside its record: {_BUILD_AGAIN}")
-    if file_sha256(path) != expected:
+    if remembered_sha256(path, again=rehash) != expected:
         raise BundleError(
             f"the plan {path} is damaged or of another build (its hash is not the one in "
             f"{record_path(path).name}): {_BUILD_AGAIN}"

@@ -1,4 +1,4 @@
-"""The optimization profile of a bundle: its axes, written as a range of shapes for each input."""
+"""Optimization profiles: ranges of axes, written as a range of shapes for each input."""
 
 from __future__ import annotations
 
@@ -27,6 +27,32 @@ def profile_from_axes(
         for spec in inputs
         if any(isinstance(dim, str) for dim in spec.shape)
     }
+
+
+def fitting_profile(
+    profiles: Sequence[Mapping[str, Axis]], sizes: Mapping[str, int]
+) -> int | None:
+    """The profile to run at given sizes: of those that take them the narrowest; None if none does.
+
+    The narrowest is the one made for these sizes, such as the profile of one token while decoding.
+
+    >>> wide, one = {"seq": Axis("seq", 1, 64, 512)}, {"seq": Axis("seq", 1, 1, 1)}
+    >>> fitting_profile([wide, one], {"seq": 1}), fitting_profile([wide, one], {"seq": 2})
+    (1, 0)
+    """
+    fitting = [
+        (_width(axes), number)
+        for number, axes in enumerate(profiles)
+        if all(name not in axes or size in axes[name] for name, size in sizes.items())
+    ]
+    return min(fitting)[1] if fitting else None
+
+
+def _width(axes: Mapping[str, Axis]) -> float:
+    width = 1.0
+    for axis in axes.values():
+        width *= axis.max - axis.min + 1
+    return width
 
 
 def _size(spec: TensorSpec, dim: int | str, axes: Mapping[str, Axis], which: str) -> int:

@@ -1,201 +1,174 @@
-"""Builds a TensorRT plan in a child process, and puts it in its place only when it is whole."""
+"""Builds a TensorRT plan in a child process, and puts it in its place only when it is whole.
+
+A plan that lies there with the same key is taken as it is.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import mmap
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from attnport.axes import Axis
+from attnport.engines.build_lock import build_folder, build_lock
+from attnport.engines.build_options import BuildOptions, profile_axes
 from attnport.engines.fusion import fusion_report
 from attnport.engines.graph_facts import GraphFacts, read_graph_facts
-from attnport.engines.layer_table import parse_layer_tables
+from attnport.engines.layer_table import parse_inspections, parse_layer_tables
 from attnport.engines.memory import memory_warning
 from attnport.engines.plan import EnginePlan, FusionReport
-from attnport.engines.plan_file import log_path, plan_path, record_path, save_record
-from attnport.engines.profiles import profile_from_axes
-from attnport.engines.trt_request import (
-    LOG,
-    PLAN,
-    REQUEST,
-    RESULT,
-    BuildFailure,
-    BuildRequest,
-    BuildResult,
-    ShapeRange,
+from attnport.engines.plan_file import (
+    find_plan,
+    log_path,
+    plan_path,
+    record_path,
+    save_record,
 )
+from attnport.engines.plan_key import build_device, plan_key
+from attnport.engines.profiles import profile_from_axes
+from attnport.engines.trt_failures import death, refusal
+from attnport.engines.trt_process import run_builder
+from attnport.engines.trt_request import LOG, PLAN, BuildRequest, BuildResult
 from attnport.errors import BuildError
-from attnport.export.bundle import Bundle, file_sha256
+from attnport.export.bundle import Bundle
 
 Progress = Callable[[str, float], None]
 Library = Literal["tensorrt", "tensorrt_rtx"]
 
-_LOG_TAIL_BYTES = 4000
 
+class TrtBuild:
+    """One build: what was asked for, and from it the plan in its place.
 
-def build_trt_plan(
-    bundle: Bundle, kind: str, library: Library, out: Path, progress: Progress
-) -> EnginePlan:
-    """Builds `model.<kind>.plan`, its record and its log in `out`.
+    Args:
+        bundle: The exported model.
+        kind: "tensorrt" or "tensorrt-rtx".
+        library: The module to build with.
+        out: Where `model.<kind>.plan`, its record and its log go.
+        options: What else was asked for.
+        rehash: Whether to read files again that did not change since they were hashed last.
 
     Raises:
-        BuildError: If TensorRT refuses the graph or dies; nothing is left behind.
-        GraphError: If the file is not a whole ONNX file.
+        UsageError: If the options do not fit the bundle.
+        BuildError: If an axis of an input has no range.
+        OSError: If the graph cannot be read.
     """
-    facts = read_graph_facts(bundle.model_path)
-    warning = memory_warning(bundle.model_path)
-    if warning:
-        progress(warning, 0.0)
-    out.mkdir(parents=True, exist_ok=True)
-    with _workspace(out, kind) as folder:
-        request = BuildRequest(
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        kind: str,
+        library: Library,
+        out: Path,
+        options: BuildOptions,
+        *,
+        rehash: bool = False,
+    ) -> None:
+        options.require_valid()
+        self._bundle, self._kind, self._out = bundle, kind, out
+        self._rehash = rehash
+        self._axes = profile_axes(options.profiles, bundle.axes)
+        ranges = tuple(profile_from_axes(bundle.manifest.inputs, axes) for axes in self._axes)
+        timing_cache = options.timing_cache and options.timing_cache.resolve()
+        self._request = BuildRequest(
             library=library,
             model_path=bundle.model_path.resolve(),
-            profiles=_profiles(bundle),
+            profiles=tuple(filter(None, ranges)),
+            options=options.model_copy(update={"timing_cache": timing_cache}),
         )
-        (folder / REQUEST).write_text(request.model_dump_json(), "utf-8")
-        code = _run_child(folder, progress)
-        result = _read_result(bundle, kind, folder, code)
-        plan = EnginePlan(
-            kind=kind,
+        self._key = plan_key(bundle, library, ranges, options, rehash=rehash)
+
+    def found(self) -> EnginePlan | None:
+        """The plan, if the one that lies in its place has the same key and is whole."""
+        plan = find_plan(plan_path(self._out, self._kind), self._key, rehash=self._rehash)
+        if plan is None:
+            return None
+        return plan.model_copy(update={"bundle_path": self._bundle.path, "cached": True})
+
+    def run(self, progress: Progress) -> EnginePlan:
+        """Builds, unless another process builds the same meanwhile.
+
+        Raises:
+            BuildError: If TensorRT refuses the graph or dies; nothing is left behind.
+            GraphError: If the file is not a whole ONNX file.
+        """
+        facts = read_graph_facts(self._bundle.model_path)
+        warning = memory_warning(self._bundle.model_path)
+        if warning:
+            progress(warning, 0.0)
+        self._out.mkdir(parents=True, exist_ok=True)
+        path = plan_path(self._out, self._kind)
+        with build_lock(path, lambda: progress("waiting for another build of this plan", 0.0)):
+            plan = self.found()
+            if plan is None:
+                with build_folder(self._out, self._kind) as folder:
+                    plan = self._build(folder, facts, warning, progress)
+                    _put_in_place(plan, folder, path)
+        progress("done", 1.0)
+        return plan
+
+    def _build(
+        self, folder: Path, facts: GraphFacts, warning: str, progress: Progress
+    ) -> EnginePlan:
+        bundle, library = self._bundle, self._request.library
+        code, result = run_builder(self._request, folder, progress)
+        if result is None:
+            raise death(bundle.name, self._kind, code, folder)
+        if result.failure is not None:
+            raise refusal(bundle.name, self._kind, result.failure, self._request.options, folder)
+        path = plan_path(self._out, self._kind)
+        return EnginePlan(
+            kind=self._kind,
             model=bundle.name,
             bundle_path=bundle.path,
             bundle_hash=bundle.hash,
             dtype=bundle.dtype,
-            path=plan_path(out, kind),
-            plan_sha256=file_sha256(folder / PLAN),
+            path=path,
+            plan_sha256=result.plan_sha256,
             versions={library: result.library_version},
             build_seconds=result.build_seconds,
             peak_memory_bytes=result.peak_memory_bytes,
-            fusion=_read_fusion(bundle, facts, result, folder / PLAN),
-            log_path=log_path(plan_path(out, kind)),
+            fusion=self._fusion(result, folder / PLAN, facts),
+            log_path=log_path(path),
             warnings=(warning,) if warning else (),
+            key=self._key,
+            options=self._request.options,
+            profiles=tuple(map(_sizes, self._axes)),
+            device=build_device(library),
         )
-        _put_in_place(plan, folder, plan_path(out, kind))
-    progress("done", 1.0)
-    return plan
+
+    def _fusion(self, result: BuildResult, plan: Path, facts: GraphFacts) -> FusionReport:
+        manifest = self._bundle.manifest
+        if result.layer_tables or not result.inspections:
+            layers = parse_layer_tables(result.layer_tables)
+        else:
+            layers = parse_inspections(result.inspections)
+        with (
+            plan.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            return fusion_report(
+                manifest.attentions,
+                manifest.projection_groups,
+                self._bundle.dtype,
+                layers,
+                data,
+                facts,
+                self._axes,
+            )
 
 
-def _profiles(bundle: Bundle) -> tuple[dict[str, ShapeRange], ...]:
-    profile = profile_from_axes(bundle.manifest.inputs, bundle.axes)
-    return (profile,) if profile else ()
-
-
-@contextlib.contextmanager
-def _workspace(out: Path, kind: str) -> Iterator[Path]:
-    """A hidden folder beside the result, on the same disk so that files can be renamed into place."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{kind}.", suffix=".building", dir=out.resolve()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _run_child(folder: Path, progress: Progress) -> int:
-    """Runs the builder, hands on its progress, and returns its exit status."""
-    command = [sys.executable, "-P", "-m", "attnport.engines.trt_child", str(folder / REQUEST)]
-    with (folder / LOG).open("wb") as log:
-        # The child keeps reading stdin: its end is how it learns that this process is gone.
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=_child_environment(),
-            encoding="utf-8",
-        )
-    with child:
-        try:
-            assert child.stdout is not None
-            for line in child.stdout:
-                fraction, _, phase = line.rstrip("\n").partition("\t")
-                progress(phase, float(fraction))
-        except BaseException:
-            child.kill()
-            raise
-        return child.wait()
-
-
-def _child_environment() -> dict[str, str]:
-    """The environment with the import path of this process, for an attnport that is not installed."""
-    import attnport
-
-    home = str(Path(attnport.__file__).parent.parent)
-    path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": os.pathsep.join([home, path] if path else [home])}
-
-
-def _read_result(bundle: Bundle, kind: str, folder: Path, code: int) -> BuildResult:
-    if code != 0:
-        raise _with_log(_death(bundle, kind, code), folder)
-    result = BuildResult.model_validate_json((folder / RESULT).read_text("utf-8"))
-    if result.failure is not None:
-        raise _with_log(_refusal(bundle, kind, result.failure), folder)
-    return result
-
-
-def _death(bundle: Bundle, kind: str, code: int) -> BuildError:
-    if code > 0:
-        return BuildError(
-            f"the {kind} builder stopped with exit status {code} while building {bundle.name!r}: "
-            "`--verbose` shows its last messages"
-        )
-    name = signal.Signals(-code).name
-    if name == "SIGKILL":
-        remedy = "the system may have run out of memory: build on a machine with more"
-    else:
-        remedy = (
-            "this is a fault of TensorRT that the graph provokes, such as two masks one after the "
-            "other: let attnport write the graph, or combine the masks before the scores"
-        )
-    return BuildError(
-        f"the {kind} builder died of {name} while building {bundle.name!r}: {remedy}"
-    )
-
-
-def _refusal(bundle: Bundle, kind: str, failure: BuildFailure) -> BuildError:
-    where = f" at node {failure.node!r} ({failure.operator})" if failure.node else ""
-    remedy = {
-        "parse": "write that part of the model with operators that TensorRT has",
-        "profile": "give axes with min <= opt <= max",
-        "build": "`--verbose` shows its last messages",
-    }[failure.stage]
-    return BuildError(
-        f"the {kind} builder refuses {bundle.name!r}{where}: {failure.message}: {remedy}"
-    )
-
-
-def _with_log(error: BuildError, folder: Path) -> BuildError:
-    tail = (folder / LOG).read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
-    error.add_note(f"The builder's last messages:\n{tail}")
-    return error
-
-
-def _read_fusion(
-    bundle: Bundle, facts: GraphFacts, result: BuildResult, plan: Path
-) -> FusionReport:
-    with plan.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return fusion_report(
-            bundle.manifest.attentions,
-            bundle.manifest.projection_groups,
-            bundle.dtype,
-            parse_layer_tables(result.layer_tables),
-            data,
-            facts,
-        )
+def _sizes(axes: dict[str, Axis]) -> dict[str, tuple[int, int, int]]:
+    return {name: (axis.min, axis.opt, axis.max) for name, axis in axes.items()}
 
 
 def _put_in_place(plan: EnginePlan, folder: Path, path: Path) -> None:
     """Renames the three files into place, the record last: without it a plan is not one."""
     save_record(plan, folder / record_path(path).name, home=path.parent)
-    record_path(path).unlink(missing_ok=True)
-    (folder / PLAN).replace(path)
-    (folder / LOG).replace(log_path(path))
-    (folder / record_path(path).name).replace(record_path(path))
+    try:
+        record_path(path).unlink(missing_ok=True)
+        (folder / PLAN).replace(path)
+        (folder / LOG).replace(log_path(path))
+        (folder / record_path(path).name).replace(record_path(path))
+    except OSError as err:
+        raise BuildError(f"the plan cannot be put at {path} ({err}): name another folder") from err

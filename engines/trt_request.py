@@ -8,12 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from attnport.engines.build_options import BuildOptions
 from attnport.export.records import Record
 
 REQUEST = "request.json"
 RESULT = "result.json"
 PLAN = "model.plan"
 LOG = "build.log"
+# What the parent writes to the child's stdin to end a build.
+CANCEL = b"c"
 
 
 class ShapeRange(Record):
@@ -31,11 +34,13 @@ class BuildRequest(Record):
         library: The module to build with; both have the same interface.
         model_path: The ONNX file.
         profiles: The optimization profiles: a range for each input with a varying dimension.
+        options: What else was asked for.
     """
 
     library: Literal["tensorrt", "tensorrt_rtx"]
     model_path: Path
     profiles: tuple[dict[str, ShapeRange], ...] = ()
+    options: BuildOptions = BuildOptions()
 
 
 class BuildFailure(Record):
@@ -48,7 +53,7 @@ class BuildFailure(Record):
         operator: That node's operator.
     """
 
-    stage: Literal["parse", "profile", "build"]
+    stage: Literal["parse", "profile", "option", "build", "cancelled"]
     message: str
     node: str = ""
     operator: str = ""
@@ -60,13 +65,18 @@ class BuildResult(Record):
     Attributes:
         failure: Why there is no plan; None where there is one.
         layer_tables: The builder's messages that hold its table of layers.
+        inspections: What the engine inspector says of each profile, as JSON; only where there is a
+            device, and no table was logged.
         library_version: TensorRT's version.
         build_seconds: Wall time of parsing and building.
         peak_memory_bytes: The child's peak resident memory; None where the system does not say.
+        plan_sha256: The plan's hash, taken before it was written; "" where there is none.
     """
 
     failure: BuildFailure | None
-    layer_tables: tuple[str, ...]
+    layer_tables: tuple[str, ...] = ()
+    inspections: tuple[str, ...] = ()
     library_version: str
     build_seconds: float
     peak_memory_bytes: int | None
+    plan_sha256: str = ""

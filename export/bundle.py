@@ -19,6 +19,8 @@ from pydantic import ValidationError
 from attnport.axes import Axis
 from attnport.errors import BundleError, UsageError
 from attnport.export.arrays import load_arrays
+from attnport.export.digests import file_sha256 as file_sha256
+from attnport.export.digests import remembered_sha256
 from attnport.export.records import CaseRecord, Manifest
 
 FORMAT_VERSION = 1
@@ -54,8 +56,14 @@ class Bundle:
     manifest: Manifest
 
     @classmethod
-    def load(cls, path: str | Path, *, verify: bool = True) -> Bundle:
+    def load(cls, path: str | Path, *, verify: bool = True, rehash: bool = False) -> Bundle:
         """Opens a bundle folder and, unless told otherwise, checks the hash of every file.
+
+        Args:
+            path: The folder.
+            verify: Whether to compare hashes at all.
+            rehash: Whether to read files again that did not change since they were hashed last, by
+                their size, modification time and inode.
 
         Raises:
             BundleError: If the folder is not a bundle, lacks a file, was changed after export, or
@@ -69,7 +77,7 @@ class Bundle:
                 raise BundleError(
                     f"bundle {folder} lacks {name}: copy the whole folder, or export again"
                 )
-            if verify and file_sha256(file) != expected:
+            if verify and remembered_sha256(file, again=rehash) != expected:
                 raise BundleError(
                     f"{file} was changed after export (its hash is not the one in {MANIFEST}): "
                     "export again"
@@ -114,11 +122,6 @@ class Bundle:
                 )
         known = ", ".join(record.name for record in self.manifest.cases) or "none"
         raise UsageError(f"bundle {self.path} has no case {name!r}; its cases: {known}")
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ import pytest
 
 from attnport import __version__, cli
 
-COMMANDS = ("models", "export", "build", "validate", "run", "inspect", "doctor")
+COMMANDS = ("models", "export", "build", "validate", "run", "inspect", "check", "doctor")
 HEAVY = ("torch", "numpy", "onnx", "onnxruntime", "tensorrt_rtx", "scipy", "rich")
 REFERENCE = Path(__file__).parent.parent / "docs" / "cli.md"
 

@@ -62,7 +62,7 @@ def check_qkv_in_plan(
             case = group.name
             if row is not None:
                 numbers |= {"one_gemm": row.one_gemm, "layer": row.layer}
-                case += f" profile {row.profile}" if len(rows) > 1 else ""
+                case += f"/profile{row.profile}" if len(rows) > 1 else ""
             yield subject.finding("qkv", case, status, message, required=required, numbers=numbers)
 
 

@@ -15,6 +15,7 @@ from attnport.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+    from attnport.engines.build_options import BuildOptions
     from attnport.engines.engine import Engine
     from attnport.engines.plan import EnginePlan
     from attnport.export.bundle import Bundle
@@ -38,6 +39,8 @@ def build_engine(
     engine: str,
     *,
     out: str | Path | None = None,
+    options: BuildOptions | None = None,
+    rehash: bool = False,
     progress: Progress | None = None,
 ) -> EnginePlan:
     """Builds what an engine runs, and tells what came of it.
@@ -46,6 +49,8 @@ def build_engine(
         bundle: A bundle, or its folder.
         engine: The kind of engine, such as "tensorrt-rtx".
         out: The folder for the plan; the bundle's own by default.
+        options: Profiles, targets and limits of a plan (`attnport.engines.build_options`).
+        rehash: Whether to read files again that did not change since they were hashed last.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
 
     Returns:
@@ -64,7 +69,9 @@ def build_engine(
     from attnport.engines import build
 
     folder = None if out is None else Path(out)
-    return build.build_engine(_loaded(bundle), engine, out=folder, progress=progress)
+    return build.build_engine(
+        _loaded(bundle), engine, out=folder, options=options, rehash=rehash, progress=progress
+    )
 
 
 def open_engine(

@@ -173,6 +173,14 @@ def model_of(
 BundleMaker = Callable[..., Bundle]
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing is remembered from other tests, nor in the user's own cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("ATTNPORT_CACHE_DIR", str(folder))
+    return folder
+
+
 @pytest.fixture
 def attention_bundle(tmp_path: Path) -> BundleMaker:
     """Makes a bundle of one self-attention."""

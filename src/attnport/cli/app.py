@@ -8,6 +8,7 @@ import typer
 
 from attnport._version import __version__
 from attnport.cli.build_command import build
+from attnport.cli.check_command import check
 from attnport.cli.doctor_command import doctor
 from attnport.cli.export_command import export
 from attnport.cli.inspect_command import inspect
@@ -31,6 +32,7 @@ for command, in_one_line in (
     (run, "Export, build and prove all of a file."),
     (serve, "Serve proved bundles over HTTP."),
     (inspect, "Show the attentions of a file."),
+    (check, "Say whether a plan runs here."),
     (doctor, "Say what this machine can do."),
 ):
     app.command(command.__name__, short_help=in_one_line)(command)
@@ -62,6 +64,7 @@ def attnport(
     attnport run examples/demo.yaml                            all of it, for several models
     attnport serve build/mh                                    the bundle behind HTTP
     attnport inspect model.onnx                                the attentions of any ONNX file
+    attnport check build/mh/model.tensorrt-rtx.plan            whether this machine can run it
     attnport doctor                                            what this machine can do
 
     Exit codes: 0 proved or done, 1 a requirement failed, 2 usage or bad input, 3 not proved

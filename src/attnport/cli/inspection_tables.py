@@ -47,7 +47,11 @@ def show_plan(plan: EnginePlan) -> None:
     """Prints what building gave, and what the plan says of each attention."""
     versions = ", ".join(f"{name} {version}" for name, version in plan.versions.items())
     where = plan.path or "nothing to write, it runs the module"
-    say(f"{plan.kind}: {where}  ({versions}, {plan.build_seconds:.1f} s)")
+    made = "found, not built again" if plan.cached else f"{plan.build_seconds:.1f} s"
+    say(f"{plan.kind}: {where}  ({versions}, {made})")
+    for number, sizes in enumerate(plan.profiles if len(plan.profiles) > 1 else ()):
+        ranges = ", ".join(f"{name} {':'.join(map(str, size))}" for name, size in sizes.items())
+        say(f"profile {number}: {ranges}")
     if plan.fusion is None:
         say(f"{plan.kind} has no plan that tells which kernels it runs")
         return
@@ -72,11 +76,16 @@ def show_fusion(fusion: FusionReport) -> None:
     show_table(
         ("projections", "merged in the file", "one GEMM in the plan"),
         [
-            (g.group, _yes(g.merged_in_graph), g.layer or _yes(g.one_gemm, g.reason))
+            (
+                f"{g.group} (profile {g.profile})" if len(profiles) > 1 else g.group,
+                _yes(g.merged_in_graph),
+                g.layer or _yes(g.one_gemm, g.reason),
+            )
             for g in fusion.projection_groups
         ],
     )
-    say(f"kernels: {fusion.kernel_count}")
+    counts = fusion.kernel_counts or (fusion.kernel_count,)
+    say(f"kernels: {', '.join(map(str, counts))}")
 
 
 def _heads(info: AttentionInfo) -> str:
