@@ -31,22 +31,28 @@ _HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 
 def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
-    terms = [_without_additive_disguise(term) for term in site.terms]
+    terms = [part for term in site.terms for part in _conjuncts(_without_additive_disguise(term))]
     meanings = [_meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
     by_number = any(
         term.kind == "bool" and math.isfinite(term.fill) and meaning != "nothing"
         for term, meaning in zip(terms, meanings, strict=True)
     )
+    by_shape = any(
+        not meaning and all(visible_at(term, graph) is not None for graph in graphs)
+        for term, meaning in zip(terms, meanings, strict=True)
+    )  # a window, say: then it is not causality that hides by shape alone
     kept: list[MaskTerm] = []
     for term, meaning in zip(terms, meanings, strict=True):
-        extract = alone or (_hides_for_good(term, graphs) and not by_number)
+        extract = alone or (_hides_for_good(term, graphs) and not by_number and not by_shape)
         if meaning == "causal" and extract:
             site.causal = True
         elif meaning != "nothing":
             kept.append(term)
     site.terms = kept
-    site.dead_rows = any(_may_hide_a_row(term, graphs) for term in kept)
+    site.dead_rows = any(_may_hide_a_row(term, graphs) for term in kept) or any(
+        _hide_a_row_together(site, graph) for graph in graphs
+    )
 
 
 def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
@@ -72,6 +78,16 @@ def _without_additive_disguise(term: MaskTerm) -> MaskTerm:
         if constant_scalar(zero) == 0.0 and constant_scalar(fill) == -math.inf:
             return MaskTerm("bool", condition, inverted)
     return term
+
+
+def _conjuncts(term: MaskTerm) -> list[MaskTerm]:
+    """Where(a And b, scores, -inf) hides as Where(a, Where(b, scores, -inf), -inf) does."""
+    node = term.value.producer()
+    joined = "Or" if term.inverted else "And"
+    if term.kind != "bool" or term.fill != -math.inf or node is None or node.op_type != joined:
+        return [term]
+    parts = [MaskTerm("bool", v, term.inverted) for v in node.inputs if v is not None]
+    return [conjunct for part in parts for conjunct in _conjuncts(part)]
 
 
 def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
@@ -200,6 +216,14 @@ def _may_hide_a_row(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
     return term.kind == "bool" or _can_be_minus_infinity(term.value)
 
 
+def _hide_a_row_together(site: AttentionSite, graph: ConcreteGraph) -> bool:
+    """Whether the masks whose data is known leave a query without a visible key."""
+    shape = scores_shape(site, graph)
+    known = [term for term in site.terms if graph.data(term.value) is not None]
+    alive = _alive(site.causal, known, shape, graph) if shape is not None else None
+    return alive is not None and not alive.all()
+
+
 def _can_be_minus_infinity(value: ir.Value) -> bool:
     """Whether an additive mask holds -inf for some input: given so, or made from such a constant."""
     inputs, constants, complete = ancestry([value])
@@ -269,17 +293,26 @@ def alive_at(
     site: AttentionSite, shape: tuple[int, ...], graph: ConcreteGraph
 ) -> np.ndarray | None:
     """(…,N,1): which rows have a visible key; None where a term's data is not known."""
-    visible = causal_rows(shape) if site.causal else np.ones(shape[-2:], bool)
+    return _alive(site.causal, site.terms, shape, graph)
+
+
+def _alive(
+    causal: bool, terms: Sequence[MaskTerm], shape: tuple[int, ...], graph: ConcreteGraph
+) -> np.ndarray | None:
+    visible = causal_rows(shape) if causal else np.ones(shape[-2:], bool)
     visible = np.broadcast_to(visible, shape)
-    for term in site.terms:
+    for term in terms:
         data = graph.data(term.value)
         if data is None:
             return None
         seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
-        if term.kind == "bool" and math.isfinite(term.fill):
-            visible = visible | ~np.broadcast_to(seen, shape)
-        else:
-            visible = visible & np.broadcast_to(seen, shape)
+        try:
+            seen = np.broadcast_to(seen, shape)
+        except ValueError:  # a buffer that is too short for the size
+            return None
+        # A finite number shows what an earlier term may have hidden.
+        by_number = term.kind == "bool" and math.isfinite(term.fill)
+        visible = visible | ~seen if by_number else visible & seen
     return np.asarray(visible.any(-1, keepdims=True))
 
 

@@ -56,6 +56,7 @@ def run_passes(
         form: What attentions are written as.
     """
     axes = axes or {}
+    names = [value.name for value in model.graph.outputs]
     with _quiet():
         _tidy(model)
         records = [merge_qkv(model.graph, *_unpack(look_at(model.graph, axes)))]
@@ -65,6 +66,7 @@ def run_passes(
         records.append(write_attention(model.graph, view.sites, view.graphs, fed, form))
         model.graph.sort()
         _tidy(model)
+    _restore_output_names(model.graph, names)
     _require_no_captured_operator(model.graph)
     return tuple(records)
 
@@ -147,6 +149,18 @@ def _tidy(model: ir.Model) -> None:
     model.graph.meta.pop("attnport.names", None)
     for step in steps:
         step(model)
+
+
+def _restore_output_names(graph: ir.Graph, names: Sequence[str | None]) -> None:
+    """Gives outputs the names that users ask for, whichever node computes them now."""
+    changed = [(v, name) for v, name in zip(graph.outputs, names, strict=True) if v.name != name]
+    wanted = {name for _, name in changed}
+    for node in graph:
+        for value in node.outputs:
+            if value.name in wanted:
+                value.name = f"{node.name}_output"
+    for value, name in changed:
+        value.name = name
 
 
 def _require_no_captured_operator(graph: ir.Graph) -> None:

@@ -199,8 +199,8 @@ class Group:
         own = {node for which in self.members for node in self.taps[which].chain.nodes}
         for which, projection in self.members.items():
             for value in self._inner(which, projection):
-                users = {use.node for use in value.uses()}
-                if value.is_graph_output() or users - own - _adders(projection):
+                users = {use.node for use in value.uses()} - _adders(projection)
+                if value.is_graph_output() or not all(_goes_with(own, user) for user in users):
                     return (
                         f"the {which} projection is also used elsewhere "
                         f"({value.name}): merging would keep two copies of its weights"
@@ -230,6 +230,17 @@ class Group:
             merged=self.merged,
             reason=reason,
         )
+
+
+def _goes_with(own: set[ir.Node], node: ir.Node, depth: int = 0) -> bool:
+    """Whether the node is one of those, or a Shape of which nothing but those make use."""
+    if node in own:
+        return True
+    if depth > 12 or (depth == 0 and node.op_type != "Shape"):
+        return False
+    return not any(value.is_graph_output() for value in node.outputs) and all(
+        _goes_with(own, use.node, depth + 1) for value in node.outputs for use in value.uses()
+    )
 
 
 def _adders(projection: Projection) -> set[ir.Node]:

@@ -181,7 +181,7 @@ PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
     "finfo.min": (lambda n, s: n.op("Where", pad(n), s, LOWEST), ("bool", False, False)),
     "causal and -inf": (
         lambda n, s: n.op("Where", n.op("And", pad(n), causal_visible(n)), s, HIDDEN),
-        ("bool", False, True),
+        ("bool", True, True),
     ),
     "causal, then -inf": (
         lambda n, s: n.op("Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), HIDDEN),
