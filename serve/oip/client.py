@@ -79,6 +79,10 @@ def infer(
         return _outputs(reply, outputs)
     except RefusedError as err:
         raise EndpointError(f"the response of {path} cannot be read: {err}") from err
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise EndpointError(
+            f"the response of {path} is not what the protocol says ({type(err).__name__}: {err})"
+        ) from err
 
 
 def _outputs(reply: Reply, specs: Sequence[TensorSpec]) -> dict[str, np.ndarray]:
