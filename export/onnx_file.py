@@ -22,7 +22,7 @@ def load_onnx(path: str | Path) -> ir.Model:
     """Reads an ONNX file; the weights stay on disk until they are used.
 
     Raises:
-        GraphError: If the file is missing, truncated or not ONNX.
+        GraphError: If the file, or one that holds its weights, is missing, truncated or not ONNX.
     """
     file = Path(path)
     if not file.is_file():
@@ -36,7 +36,23 @@ def load_onnx(path: str | Path) -> ir.Model:
         ) from err
     if len(model.graph) == 0:
         raise GraphError(f"{file} holds no node: it is not an ONNX model, or was cut short")
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.ExternalTensor):
+                _require_whole(file, value.const_value)
     return model
+
+
+def _require_whole(file: Path, tensor: ir.ExternalTensor) -> None:
+    data = Path(tensor.path)
+    if not data.is_file():
+        raise GraphError(
+            f"{file} keeps its weights in {tensor.location}, which is not beside it: copy it too"
+        )
+    if data.stat().st_size < (tensor.offset or 0) + (tensor.length or 0):
+        raise GraphError(
+            f"{data} ends before the weight {tensor.name}: it was cut short, so copy it again"
+        )
 
 
 def inspect_model(path: str | Path, axes: Mapping[str, Axis] | None = None) -> Inspection:
@@ -58,6 +74,9 @@ def save_onnx(model: ir.Model, path: Path) -> None:
         InternalError: If what was written is not a valid model.
     """
     ir.save(model, path, external_data=f"{path.name}.data", size_threshold_bytes=EXTERNAL_BYTES)
+    beside = path.with_name(f"{path.name}.data")
+    if beside.stat().st_size == 0:
+        beside.unlink()
     try:
         onnx.checker.check_model(path, full_check=True)
     except Exception as err:  # the checker's error is not a public type

@@ -37,6 +37,7 @@ PLAIN = [
 
 
 def node(model: onnx.ModelProto, name: str) -> onnx.NodeProto:
+    found: onnx.NodeProto
     (found,) = [node for node in model.graph.node if node.name == name]
     return found
 
