@@ -7,10 +7,13 @@ say it, and give wrong results at the other sizes.
 from __future__ import annotations
 
 import contextlib
+import glob
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
@@ -102,6 +105,7 @@ def _what_narrows(module: torch.nn.Module, example: Example, axes: Mapping[str, 
         low, high = _range(program, size)
         if max(low, axis.min) > max(axis.min, 2) or high < axis.max:
             at = _guarding_line(size)
+            high = min(high, axis.max)
             return f": {axis.name} is {axis.min} to {axis.max}, and {low} to {high} is left{at}"
     return ""
 
@@ -131,8 +135,15 @@ def _dynamic_dims(example: Example, axes: Mapping[str, Axis]) -> Iterator[tuple[
 def _placeholder_sizes(program: torch.export.ExportedProgram, name: str) -> tuple[Any, ...]:
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name == name:
-            return tuple(node.meta["val"].shape)
+            return tuple(_plain(size) for size in node.meta["val"].shape)
     raise ModuleError(f"torch.export dropped the input {name!r}: forward does not use it")
+
+
+def _plain(size: Any) -> Any:
+    """The number of a size that torch keeps as a symbolic one, though it found it constant."""
+    if isinstance(size, int) or not size.node.expr.is_number:
+        return size
+    return int(size.node.expr)
 
 
 def _range(program: torch.export.ExportedProgram, size: Any) -> tuple[float, float]:
@@ -141,10 +152,8 @@ def _range(program: torch.export.ExportedProgram, size: Any) -> tuple[float, flo
 
 
 def _number(bound: Any) -> float:
-    try:
-        return int(bound)
-    except (TypeError, ValueError, OverflowError):
-        return float("inf")
+    number = float(bound)  # torch's integer infinity refuses int() by an AttributeError
+    return number if math.isinf(number) else int(number)
 
 
 def _guarding_line(size: Any) -> str:
@@ -152,8 +161,19 @@ def _guarding_line(size: Any) -> str:
     for guard in size.node.shape_env.guards:
         place = str(guard.sloc)
         if size.node.expr in guard.expr.free_symbols and "_subclasses/" not in place:
-            return f" ({guard.expr}, asked at {place.strip('()')})"
+            return f" ({guard.expr}, asked at {_whole_path(place.strip('()'))})"
     return ""
+
+
+def _whole_path(place: str) -> str:
+    """Gives back what torch 2.13 cuts from a path: what it shares with torch's own, and a letter."""
+    file, colon, rest = place.partition(":")
+    home = Path(torch.__file__).parent.parent
+    for parent in (home, *home.parents):
+        if (parent / file).is_file():
+            return f"{parent / file}{colon}{rest}"
+    cut = glob.glob(f"/?{glob.escape(file)}")
+    return f"{cut[0]}{colon}{rest}" if len(cut) == 1 else place
 
 
 def _summary(error: BaseException) -> str:
