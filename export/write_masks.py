@@ -13,6 +13,7 @@ guard on the probabilities destroys its fusion: hence one Where, and the guard o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
@@ -23,6 +24,18 @@ from attnport.export.sites import AttentionSite, MaskTerm
 def hides_by_a_number(site: AttentionSite) -> bool:
     """Whether a mask sets hidden scores to a finite number."""
     return any(term.kind == "bool" and math.isfinite(term.fill) for term in site.terms)
+
+
+def _runs(terms: Sequence[MaskTerm]) -> list[list[MaskTerm]]:
+    """The terms in their order; those in a row that hide by the same number are one mask."""
+    runs: list[list[MaskTerm]] = []
+    for term in terms:
+        last = runs[-1][-1] if runs else None
+        if last is not None and term.kind == last.kind == "bool" and term.fill == last.fill:
+            runs[-1].append(term)
+        else:
+            runs.append([term])
+    return runs
 
 
 class MaskWriter:
@@ -66,21 +79,29 @@ class MaskWriter:
         return scores if visible is None else self._where(visible, scores, -math.inf)
 
     def _in_order(self, scores: ir.Value) -> ir.Value:
-        """Each term after the other. A Where beside another is added, as -inf can be."""
+        """Each mask after the other. A Where beside another is added, as -inf can be."""
+        runs = _runs(self._site.terms)
         after_where = False
-        for index, term in enumerate(self._site.terms):
-            following = self._site.terms[index + 1 : index + 2]
-            beside = after_where or any(other.kind == "bool" for other in following)
-            after_where = term.kind == "bool" and not (beside and term.fill == -math.inf)
-            if term.kind == "additive":
-                scores = self._writer.op("Add", [scores, term.value], "biased")
+        for index, run in enumerate(runs):
+            following = runs[index + 1][0].kind if index + 1 < len(runs) else None
+            beside = after_where or following == "bool"
+            hidden = run[0].fill
+            after_where = run[0].kind == "bool" and not (beside and hidden == -math.inf)
+            if run[0].kind == "additive":
+                scores = self._writer.op("Add", [scores, run[0].value], "biased")
             elif after_where:
-                scores = self._where(self._visible(term), scores, term.fill)
+                scores = self._where(self._all_visible(run), scores, hidden)
             else:
                 zero = self._writer.scalar(0.0, self._dtype)
-                bias = self._where(self._visible(term), zero, -math.inf)
+                bias = self._where(self._all_visible(run), zero, hidden)
                 scores = self._writer.op("Add", [scores, bias], "biased")
         return scores
+
+    def _all_visible(self, terms: Sequence[MaskTerm]) -> ir.Value:
+        visible = self._visible(terms[0])
+        for term in terms[1:]:
+            visible = self._writer.op("And", [visible, self._visible(term)], "visible")
+        return visible
 
     def _where(self, visible: ir.Value, scores: ir.Value, fill: float) -> ir.Value:
         hidden = self._writer.scalar(fill, self._dtype)

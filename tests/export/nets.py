@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -202,15 +203,36 @@ def view_of(model: onnx.ModelProto) -> View:
     return look_at(to_ir(model).graph, AXES)
 
 
-def passed(
-    model: onnx.ModelProto, form: Form = "pattern"
-) -> tuple[onnx.ModelProto, tuple[PassRecord, ...]]:
+@dataclass(frozen=True)
+class Done:
+    """What the passes say that they did."""
+
+    records: tuple[PassRecord, ...]
+
+    @property
+    def changed(self) -> int:
+        return sum(record.changed for record in self.records)
+
+    @property
+    def merge(self) -> PassRecord:
+        return self._named("merge_qkv")
+
+    @property
+    def write(self) -> PassRecord:
+        return self._named("write_")
+
+    def _named(self, start: str) -> PassRecord:
+        (record,) = [record for record in self.records if record.name.startswith(start)]
+        return record
+
+
+def passed(model: onnx.ModelProto, form: Form = "pattern") -> tuple[onnx.ModelProto, Done]:
     """The model after the passes, checked, and what they say that they did."""
     rewritten = to_ir(model)
     records = run_passes(rewritten, AXES, form)
     proto = ir.serde.serialize_model(rewritten)
     onnx.checker.check_model(proto, full_check=True)
-    return proto, records
+    return proto, Done(records)
 
 
 def op_types(model: onnx.ModelProto) -> list[str]:

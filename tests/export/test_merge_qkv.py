@@ -39,10 +39,10 @@ WEIGHT_BYTES = 4 * WIDTH * WIDTH
 
 def merged(model: onnx.ModelProto) -> tuple[onnx.ModelProto, PassRecord, ProjectionGroup]:
     """The model after the passes, with the same numbers, and what is said of its one group."""
-    after, (record, _) = passed(model)
+    after, done = passed(model)
     assert_same_numbers(model, after, feeds_of(model))
     (group,) = inspect_net(after).projection_groups
-    return after, record, group
+    return after, done.merge, group
 
 
 def feeds_of(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
@@ -186,8 +186,8 @@ def test_one_product_already(made: str) -> None:
 
 def test_a_second_run_finds_it_merged() -> None:
     once, _ = passed(self_attention(make_heads=with_biases(True, True, True)))
-    again, (record, _) = passed(once)
-    assert (record.changed, record.notes) == (0, ("attn0/qkv: already one product",))
+    again, done = passed(once)
+    assert (done.merge.changed, done.merge.notes) == (0, ("attn0/qkv: already one product",))
     assert [n.name for n in again.graph.node] == [n.name for n in once.graph.node]
 
 
@@ -209,9 +209,9 @@ def one_used_elsewhere(also_output: bool) -> onnx.ModelProto:
 @pytest.mark.parametrize("also_output", [False, True])
 def test_a_projection_that_is_used_elsewhere_is_left_alone_and_named(also_output: bool) -> None:
     before = one_used_elsewhere(also_output)
-    after, (record, _) = passed(before)
-    assert record.changed == 0
-    assert "left alone: the key projection is also used elsewhere" in record.notes[0]
+    after, done = passed(before)
+    assert done.merge.changed == 0
+    assert "left alone: the key projection is also used elsewhere" in done.merge.notes[0]
     assert_same_numbers(before, after, feeds_of(before))
     (group,) = inspect_net(after).projection_groups
     assert not group.merged
@@ -226,7 +226,7 @@ def test_weights_that_are_no_constants_are_no_projections() -> None:
     context = net.op("MatMul", softmax(net, scaled_product(net, q, k)), v)
     model = net.model(merge_heads(net, context))
     assert inspect_net(model).projection_groups == ()
-    assert passed(model)[1][0].changed == 0
+    assert passed(model)[1].merge.changed == 0
 
 
 def test_projections_of_different_inputs_are_no_group() -> None:
@@ -298,7 +298,7 @@ def test_two_attentions_on_one_input_are_two_groups() -> None:
         context = net.op("MatMul", softmax(net, scaled_product(net, q, k)), v)
         outputs.append(project(net, merge_heads(net, context)))
     model = net.model(net.op("Add", *outputs))
-    after, (record, _) = passed(model)
-    assert record.changed == 2
+    after, done = passed(model)
+    assert done.merge.changed == 2
     assert [g.name for g in inspect_net(after).projection_groups] == ["attn0/qkv", "attn1/qkv"]
     assert_same_numbers(model, after, feeds_of(model))

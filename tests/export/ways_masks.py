@@ -206,3 +206,33 @@ PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
 def _inverted(net: Net, lowest: float) -> str:
     number = net.op("Cast", pad(net, "int64"), to=TensorProto.FLOAT)
     return net.op("Mul", net.op("Sub", 1.0, number), lowest)
+
+
+def _low(net: Net, scores: str) -> str:
+    return net.op("Where", causal_visible(net), scores, LOWEST)
+
+
+# Two masks of which one, at least, hides by a number.
+NUMBERS: dict[str, Hide] = {
+    "causal finfo.min, then (1 - m) * finfo.min added": lambda n, s: n.op(
+        "Add", _low(n, s), _inverted(n, LOWEST)
+    ),
+    "(1 - m) * finfo.min added, then causal finfo.min": lambda n, s: _low(
+        n, n.op("Add", s, _inverted(n, LOWEST))
+    ),
+    "causal finfo.min, then (1 - m) * -1e4 added": lambda n, s: n.op(
+        "Add", _low(n, s), _inverted(n, -1e4)
+    ),
+    "causal finfo.min, then finfo.min": lambda n, s: n.op("Where", pad(n), _low(n, s), LOWEST),
+    "causal finfo.min, then -1e4": lambda n, s: n.op("Where", pad(n), _low(n, s), -1e4),
+    "causal finfo.min, then -inf": lambda n, s: n.op("Where", pad(n), _low(n, s), HIDDEN),
+    "causal -inf, then -1e4": lambda n, s: n.op(
+        "Where", pad(n), n.op("Where", causal_visible(n), s, HIDDEN), -1e4
+    ),
+    "causal -inf, then (1 - m) * finfo.min added": lambda n, s: n.op(
+        "Add", n.op("Where", causal_visible(n), s, HIDDEN), _inverted(n, LOWEST)
+    ),
+    "-1e4, then a bias": lambda n, s: n.op(
+        "Add", n.op("Where", pad(n), s, -1e4), n.input("bias", ["batch", 1, "seq", "seq"])
+    ),
+}
