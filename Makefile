@@ -1,5 +1,8 @@
 # make demo    the main job, from PyTorch to a proven engine: build/demo/report.html
 # make test    the tests            make check   lint, types and format, as CI runs them
+# make test-triton   the repositories for Triton, in the real tritonserver (.venv-triton)
+# make soak-serve    two minutes of load and bad clients      make fuzz-serve   wrong requests, long
+# make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
 # make lint    mend what can be mended: imports, format            make clean
 #
 # The first of them makes the environment .venv. What it installs depends on the machine:
@@ -14,6 +17,8 @@ PIP_ARGS ?=
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TRITON_VENV := .venv-triton
+TRITON_STAMP := $(TRITON_VENV)/.installed
 
 HAS_GPU := $(shell command -v nvidia-smi)
 ifeq ($(HAS_GPU),)
@@ -24,7 +29,7 @@ endif
 CPU_TORCH := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint clean
+.PHONY: test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -34,6 +39,19 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+test-triton: $(STAMP) $(TRITON_STAMP)
+	ATTNPORT_TRITON_VENV=$(TRITON_VENV) $(BIN)/python -m pytest -m triton tests/serve
+
+soak-serve: $(STAMP)
+	$(BIN)/python -m tests.serve.soak --seconds 120
+
+fuzz-serve: $(STAMP)
+	ATTNPORT_FUZZ_EXAMPLES=5000 $(BIN)/python -m pytest tests/serve/test_fuzz.py
+
+bench-serve: $(STAMP) $(TRITON_STAMP)
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[bench-serve]'
+	ATTNPORT_TRITON_VENV=$(TRITON_VENV) $(BIN)/python -m benchmarks.serve.run
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,8 +63,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist src/attnport.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(TRITON_VENV) build dist src/attnport.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(TRITON_STAMP): constraints-triton.txt
+	$(PYTHON) -m venv $(TRITON_VENV)
+	$(TRITON_VENV)/bin/python -m pip install $(PIP_ARGS) -r constraints-triton.txt
+	touch $@
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnport needs Python 3.11 or newer: make PYTHON=python3.11")'

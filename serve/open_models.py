@@ -49,7 +49,7 @@ class Source:
         if found is None or Path(word).is_dir():
             return cls(Path(word))
         name, version = found["name"], found["version"] or "1"
-        _require_name(name, word)
+        require_name(name, word)
         if (
             not (version.isascii() and version.isdecimal())
             or int(version) < 1
@@ -115,7 +115,7 @@ def open_models(
         for source, bundle in zip(sources, bundles, strict=True):
             engine = opened.enter_context(open_engine(bundle, kind, threads=threads))
             name = source.name or bundle.name
-            _require_name(name, str(source.path))
+            require_name(name, str(source.path))
             models.append(
                 ServedModel(
                     name,
@@ -142,7 +142,12 @@ def _require_proof(bundle: Bundle, kind: str, proof: Proof) -> None:
         proof.warn(f"serving what is not proved: {str(err).partition(': run `attnport')[0]}")
 
 
-def _require_name(name: str, where: str) -> None:
+def require_name(name: str, where: str) -> None:
+    """Refuses a name that cannot stand in a URL, or as a folder's.
+
+    Raises:
+        UsageError: If it cannot.
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"the name {name!r} of {where} cannot stand in a URL: write NAME=BUNDLE with letters, "

@@ -15,6 +15,7 @@ from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
 from attnport.cli.run_command import run
 from attnport.cli.serve_command import serve
+from attnport.cli.triton_command import triton
 from attnport.cli.validate_command import validate
 
 # Plain help: examples come out as they must be typed, brackets included, and it is quick.
@@ -31,6 +32,7 @@ for command, in_one_line in (
     (validate, "Prove engines against their module."),
     (run, "Export, build and prove all of a file."),
     (serve, "Serve proved bundles over HTTP."),
+    (triton, "Write a repository for Triton."),
     (inspect, "Show the attentions of a file."),
     (check, "Say whether a plan runs here."),
     (doctor, "Say what this machine can do."),
@@ -63,6 +65,7 @@ def attnport(
     attnport validate build/mh --engine ort-cpu                engine against module -> verdict
     attnport run examples/demo.yaml                            all of it, for several models
     attnport serve build/mh                                    the bundle behind HTTP
+    attnport triton build/mh --out models                      a repository for Triton's server
     attnport inspect model.onnx                                the attentions of any ONNX file
     attnport check build/mh/model.tensorrt-rtx.plan            whether this machine can run it
     attnport doctor                                            what this machine can do
