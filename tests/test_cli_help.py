@@ -11,8 +11,19 @@ import pytest
 
 from attnport import __version__, cli
 
-COMMANDS = ("models", "export", "build", "validate", "run", "inspect", "check", "doctor")
-HEAVY = ("torch", "numpy", "onnx", "onnxruntime", "tensorrt_rtx", "scipy", "rich")
+COMMANDS = (
+    "models",
+    "export",
+    "build",
+    "validate",
+    "run",
+    "serve",
+    "triton",
+    "inspect",
+    "check",
+    "doctor",
+)
+HEAVY = ("torch", "numpy", "onnx", "onnxruntime", "tensorrt_rtx", "scipy", "rich", "uvicorn")
 REFERENCE = Path(__file__).parent.parent / "docs" / "cli.md"
 
 
