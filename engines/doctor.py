@@ -1,10 +1,59 @@
-"""What this machine can build and run, and what would supply the rest."""
+"""What this machine can build, run and prove, and what would supply the rest."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from attnport.engines import devices, libraries
 from attnport.engines.kinds import KINDS, EngineKind, lack_to_build, lack_to_run
 from attnport.export.records import Record
+
+# What attnport loads, and what for.
+_USES = {
+    "onnx": "files",
+    "onnx_ir": "passes",
+    "torch": "modules, export, torch engines",
+    "onnxscript": "export",
+    "onnxruntime": "ort engines",
+    "tensorrt_rtx": "tensorrt-rtx plans",
+    "tensorrt": "tensorrt plans",
+    "cuda.bindings.runtime": "running plans",
+    "starlette": "serving",
+    "uvicorn": "serving",
+}
+Proof = Literal["parity", "fusion", "QKV in the plan", "latency"]
+
+
+class LibraryDiagnosis(Record):
+    """A library that was really loaded, or why it was not.
+
+    Attributes:
+        library: The module.
+        version: As it says itself; "" where it does not load.
+        used_for: What needs it.
+        problem: Why it does not load; empty where it does.
+        command: The command that supplies it; empty where it loads, or none does.
+    """
+
+    library: str
+    version: str
+    used_for: str
+    problem: str = ""
+    command: str = ""
+
+
+class DeviceDiagnosis(Record):
+    """A CUDA device.
+
+    Attributes:
+        name: Its name.
+        compute_capability: Such as "9.0".
+        rtx_target: Whether TensorRT for RTX has a target of that name; None where it is not there.
+    """
+
+    name: str
+    compute_capability: str
+    rtx_target: bool | None
 
 
 class EngineDiagnosis(Record):
@@ -15,6 +64,7 @@ class EngineDiagnosis(Record):
         summary: What it is.
         usable: Whether it can run here.
         buildable: Whether it can be built here.
+        proves: What can be proved of it here.
         missing: The one thing that running it lacks; empty where it is usable.
         remedy: What to do about it; empty where it is usable.
         command: The command that supplies it; empty where none does.
@@ -28,6 +78,7 @@ class EngineDiagnosis(Record):
     summary: str
     usable: bool
     buildable: bool
+    proves: tuple[Proof, ...] = ()
     missing: str = ""
     remedy: str = ""
     command: str = ""
@@ -42,6 +93,39 @@ def diagnose() -> tuple[EngineDiagnosis, ...]:
     return tuple(_diagnose(kind) for kind in KINDS.values())
 
 
+def diagnose_libraries() -> tuple[LibraryDiagnosis, ...]:
+    """Loads every library that something of attnport needs."""
+    return tuple(_library(name, used_for) for name, used_for in _USES.items())
+
+
+def diagnose_devices() -> tuple[DeviceDiagnosis, ...]:
+    """The CUDA devices, each with whether TensorRT for RTX names it."""
+    return tuple(
+        DeviceDiagnosis(
+            name=device.name,
+            compute_capability=".".join(map(str, device.compute_capability)),
+            rtx_target=_rtx_target(*device.compute_capability),
+        )
+        for device in devices.cuda_devices()
+    )
+
+
+def _library(name: str, used_for: str) -> LibraryDiagnosis:
+    problem = libraries.why_missing(name)
+    return LibraryDiagnosis(
+        library=name,
+        version="" if problem else libraries.version(name),
+        used_for=used_for,
+        problem=problem,
+        command=libraries.install_command(name) if problem else "",
+    )
+
+
+def _rtx_target(major: int, minor: int) -> bool | None:
+    trt = libraries.load("tensorrt_rtx")
+    return None if trt is None else hasattr(trt.ComputeCapability, f"SM{major}{minor}")
+
+
 def _diagnose(kind: EngineKind) -> EngineDiagnosis:
     lack, build_lack = lack_to_run(kind), lack_to_build(kind)
     return EngineDiagnosis(
@@ -49,6 +133,7 @@ def _diagnose(kind: EngineKind) -> EngineDiagnosis:
         summary=kind.summary,
         usable=lack is None,
         buildable=build_lack is None,
+        proves=_proofs(kind, usable=lack is None, buildable=build_lack is None),
         missing=lack.what if lack else "",
         remedy=lack.remedy if lack else "",
         command=lack.command if lack else "",
@@ -59,12 +144,19 @@ def _diagnose(kind: EngineKind) -> EngineDiagnosis:
     )
 
 
+def _proofs(kind: EngineKind, *, usable: bool, buildable: bool) -> tuple[Proof, ...]:
+    """A plan tells of its kernels without being run; numbers need a run."""
+    from_plan: tuple[Proof, ...] = ("fusion", "QKV in the plan")
+    from_run: tuple[Proof, ...] = ("parity", "latency")
+    return (from_run if usable else ()) + (from_plan if kind.builds_plan and buildable else ())
+
+
 def _versions(kind: EngineKind) -> dict[str, str]:
     found: dict[str, str] = {}
     if not libraries.why_missing(kind.library):
         found[kind.library] = libraries.version(kind.library)
     if kind.builds_plan:
-        found["polygraphy"] = libraries.installed_version("polygraphy")
+        found["cuda-bindings"] = libraries.installed_version("cuda-bindings")
     return {name: version for name, version in found.items() if version}
 
 

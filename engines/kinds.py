@@ -24,7 +24,6 @@ class EngineKind:
         has_attention_kernels: Whether its plan may hold fused attention kernels, so that fusion is
             a question about it.
         provider: ONNX Runtime's name for what runs the nodes; "" for other kinds.
-        runs: Whether this version of attnport can run it where everything is there.
     """
 
     name: str
@@ -34,7 +33,6 @@ class EngineKind:
     needs_module: bool = False
     has_attention_kernels: bool = False
     provider: str = ""
-    runs: bool = True
 
     @property
     def builds_plan(self) -> bool:
@@ -78,7 +76,6 @@ KINDS: dict[str, EngineKind] = {
             "cuda",
             has_attention_kernels=True,
             provider="CUDAExecutionProvider",
-            runs=False,
         ),
         EngineKind(
             "ort-tensorrt",
@@ -87,7 +84,6 @@ KINDS: dict[str, EngineKind] = {
             "cuda",
             has_attention_kernels=True,
             provider="TensorrtExecutionProvider",
-            runs=False,
         ),
         EngineKind(
             "tensorrt",
@@ -141,7 +137,7 @@ def lack_to_run(kind: EngineKind) -> Lack | None:
     """What this machine lacks to run a kind; None where it can."""
     if kind.device == "cuda" and devices.why_no_cuda():
         return Lack(devices.why_no_cuda(), f"run {kind.name} on a machine with an NVIDIA GPU")
-    return _lacks_library(kind) or _lacks_provider(kind) or _lacks_tool(kind) or _unfinished(kind)
+    return _lacks_library(kind) or _lacks_provider(kind) or _lacks_tool(kind)
 
 
 def lack_to_build(kind: EngineKind) -> Lack | None:
@@ -169,10 +165,16 @@ def _lacks_provider(kind: EngineKind) -> Lack | None:
         return None
     import onnxruntime
 
-    if kind.provider in onnxruntime.get_available_providers():
+    if kind.provider not in onnxruntime.get_available_providers():
+        command = "pip uninstall -y onnxruntime && pip install 'attnport[ort-gpu]'"
+        return Lack(f"this onnxruntime has no {kind.provider}", f"`{command}`", command)
+    if kind.device == "cpu":
         return None
-    command = "pip uninstall -y onnxruntime && pip install 'attnport[ort-gpu]'"
-    return Lack(f"this onnxruntime has no {kind.provider}", f"`{command}`", command)
+    from attnport.engines.ort_providers import why_provider_fails
+
+    why, command = why_provider_fails(kind.provider)
+    return Lack(why, f"`{command}`" if command else "see onnxruntime's page of requirements",
+                command) if why else None  # fmt: skip
 
 
 def _lacks_tool(kind: EngineKind) -> Lack | None:
@@ -183,16 +185,8 @@ def _lacks_tool(kind: EngineKind) -> Lack | None:
                 f"torch-compile needs a C++ compiler, and {compiler} is not on the PATH",
                 "install g++ or clang++, or set CXX",
             )
-    # Not imported here: Polygraphy chooses between the two TensorRTs when it is.
-    if kind.builds_plan and not libraries.installed_version("polygraphy"):
-        command = "pip install polygraphy"
-        what = f"{kind.name} runs through polygraphy, which is not installed"
+    if kind.builds_plan and not libraries.installed_version("cuda-bindings"):
+        command = "pip install cuda-bindings"
+        what = f"{kind.name} runs through cuda-bindings, which is not installed"
         return Lack(what, f"`{command}`", command)
     return None
-
-
-def _unfinished(kind: EngineKind) -> Lack | None:
-    if kind.runs:
-        return None
-    runnable = ", ".join(name for name, other in KINDS.items() if other.runs)
-    return Lack(f"this version of attnport does not run {kind.name}", f"use one of {runnable}")

@@ -14,7 +14,16 @@ _DISTRIBUTIONS = {
     "tensorrt": ("tensorrt", "tensorrt-cu13"),
     "tensorrt_rtx": ("tensorrt-rtx-cu13", "tensorrt-rtx"),
 }
-_EXTRAS = {"torch": "export", "onnxruntime": "ort", "tensorrt": "trt", "tensorrt_rtx": "rtx"}
+_EXTRAS = {
+    "torch": "export",
+    "onnxscript": "export",
+    "onnxruntime": "ort",
+    "tensorrt": "trt",
+    "tensorrt_rtx": "rtx",
+    "cuda.bindings.runtime": "rtx",
+    "starlette": "serve",
+    "uvicorn": "serve",
+}
 
 
 def load(library: str) -> ModuleType | None:
@@ -28,7 +37,7 @@ def why_missing(library: str) -> str:
     try:
         importlib.import_module(library)
     except ModuleNotFoundError as err:
-        if err.name == library:
+        if err.name is not None and f"{library}.".startswith(f"{err.name}."):
             return f"{library} is not installed"
         return f"{library} is installed and needs {err.name}, which is not"
     except Exception as err:  # a shared library that does not load raises as it likes
@@ -38,12 +47,18 @@ def why_missing(library: str) -> str:
 
 def install_command(library: str) -> str:
     """The command that supplies a library."""
-    return f"pip install 'attnport[{_EXTRAS[library]}]'"
+    extra = _EXTRAS.get(library)
+    return f"pip install 'attnport[{extra}]'" if extra else "pip install attnport"
 
 
 def version(library: str) -> str:
     """The version of a library that loads, as the module itself says."""
-    return str(importlib.import_module(library).__version__)
+    module = importlib.import_module(library)
+    found = getattr(module, "__version__", None)
+    if found is None:
+        # Such as cuda.bindings.runtime, whose package says it.
+        found = getattr(importlib.import_module(library.rpartition(".")[0]), "__version__", "")
+    return str(found)
 
 
 def has_distribution(library: str) -> bool:

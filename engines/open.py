@@ -22,6 +22,7 @@ def open_engine(
     module: torch.nn.Module | None = None,
     plan: EnginePlan | None = None,
     threads: int | None = None,
+    cuda_graphs: bool = False,
 ) -> Engine:
     """Opens an engine; it is a context manager that frees what it holds.
 
@@ -31,6 +32,8 @@ def open_engine(
         module: The module that the bundle was exported from, for the torch kinds.
         plan: The plan to run, for the TensorRT kinds; by default the one in the bundle's folder.
         threads: How many CPU threads to compute with; None leaves it to the library.
+        cuda_graphs: For the TensorRT kinds, whether to record a run as a CUDA graph, and launch
+            that while shapes stay the same.
 
     Raises:
         UsageError: If there is no such kind, or what it needs was not given.
@@ -42,6 +45,8 @@ def open_engine(
     asked = engine_kind(kind)
     if threads is not None and threads < 1:
         raise UsageError(f"threads is {threads}: give 1 or more")
+    if cuda_graphs and not asked.builds_plan:
+        raise UsageError(f"{kind} records no CUDA graphs: tensorrt and tensorrt-rtx do")
     if asked.needs_module and module is None:
         raise UsageError(
             f"{kind} runs the PyTorch module itself: give module=, the one that was exported"
@@ -56,7 +61,7 @@ def open_engine(
     if asked.builds_plan:
         from attnport.engines.trt_engine import TrtEngine
 
-        return TrtEngine(bundle, asked, _plan_of(bundle, asked, plan))
+        return TrtEngine(bundle, asked, _plan_of(bundle, asked, plan), cuda_graphs=cuda_graphs)
     from attnport.engines.ort_engine import OrtEngine
 
     return OrtEngine(bundle, asked, threads=threads)

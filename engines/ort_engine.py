@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,11 @@ import numpy as np
 from attnport.engines.engine import Engine
 from attnport.engines.feeds import compile_check
 from attnport.engines.kinds import EngineKind
+from attnport.engines.lowering import LoweredGraph, lower_bundle
+from attnport.engines.ort_binding import BindingPool
+from attnport.engines.ort_placement import require_placed, trt_options
+from attnport.engines.ort_probe import require_survivable
+from attnport.engines.ort_session import DISABLED_OPTIMIZERS, create_session, load_cuda_libraries
 from attnport.errors import (
     EngineUnavailableError,
     GraphError,
@@ -21,11 +26,6 @@ from attnport.errors import (
 from attnport.export.bundle import Bundle
 
 _UNIMPLEMENTED = re.compile(r"implementation for (\w+)\(\d+\) node with name '([^']*)'")
-# onnxruntime 1.32 dies with a segmentation fault while it creates a session of an fp16 graph with
-# Transpose(1,0,2) -> MatMul(constant); without this layout pass, which is for convolutions, it
-# does not, and attention graphs lose nothing.
-_DISABLED_OPTIMIZERS = ["NchwcTransformer"]
-_ERRORS_ONLY = 3
 
 
 class OrtEngine(Engine):
@@ -36,10 +36,13 @@ class OrtEngine(Engine):
         kind: The kind, which names the provider.
         threads: How many threads compute one node; None leaves it to ONNX Runtime.
 
+    Attributes:
+        lowered: What each attention was given to ONNX Runtime as.
+
     Raises:
         UnsupportedDtypeError: If the provider has no kernel for an operator in the graph's dtype.
-        EngineUnavailableError: If the provider was replaced by another.
-        GraphError: If ONNX Runtime refuses the graph.
+        EngineUnavailableError: If the provider was replaced by another, for all or some nodes.
+        GraphError: If ONNX Runtime refuses the graph, or dies of it.
     """
 
     def __init__(self, bundle: Bundle, kind: EngineKind, *, threads: int | None = None) -> None:
@@ -48,9 +51,16 @@ class OrtEngine(Engine):
         self.outputs = bundle.manifest.outputs
         self._check = compile_check(self.inputs, bundle.axes)
         self._output_names = [output.name for output in self.outputs]
-        self._session: Any = _create_session(bundle, kind, threads)
+        self.lowered: LoweredGraph = lower_bundle(bundle, kind.name)
+        self._session: Any = _open(bundle, kind, self.lowered, threads)
         _require_provider(self._session, kind)
+        require_placed(self._session, kind)
         _require_arrays(bundle, kind)
+        self._compute: Callable[[Any, Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+        self._compute = self._plainly
+        if kind.device == "cuda":
+            pool = BindingPool(self._session, self.inputs, self.outputs, "cuda")
+            self._compute = lambda session, feeds: pool.run(feeds)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         checked = self._check(feeds)
@@ -58,13 +68,12 @@ class OrtEngine(Engine):
         if session is None:
             raise UsageError(f"this {self.kind} engine was closed: open it again")
         try:
-            results = session.run(self._output_names, checked)
+            return self._compute(session, checked)
         except Exception as err:  # onnxruntime's errors derive from Exception alone
             raise GraphError(
                 f"onnxruntime failed while running the graph ({_first_line(err)}): the graph does "
                 "not work for these sizes, so export again or narrow its axes"
             ) from err
-        return dict(zip(self._output_names, results, strict=True))
 
     def placement(self) -> dict[str, int]:
         if self._session is None:
@@ -76,25 +85,26 @@ class OrtEngine(Engine):
 
     def close(self) -> None:
         self._session = None
+        self._compute = self._plainly  # the bindings hold the session, too
+
+    def _plainly(self, session: Any, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = session.run(self._output_names, feeds)
+        return dict(zip(self._output_names, results, strict=True))
 
 
-def _create_session(bundle: Bundle, kind: EngineKind, threads: int | None) -> Any:
-    import onnxruntime
+def _open(bundle: Bundle, kind: EngineKind, lowered: LoweredGraph, threads: int | None) -> Any:
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = _ERRORS_ONLY
-    # Workers that spin after a run slow whatever runs next on their cores, other engines included.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    if threads is not None:
-        options.intra_op_num_threads = threads
+    require_survivable(bundle.model_path, lowered.content, kind.provider, DISABLED_OPTIMIZERS)
+    load_cuda_libraries(kind.provider)
     try:
-        return onnxruntime.InferenceSession(
-            bundle.model_path,
-            options,
-            providers=[kind.provider],
-            disabled_optimizers=_DISABLED_OPTIMIZERS,
+        return create_session(
+            lowered.content or bundle.model_path,
+            bundle.path,
+            kind.provider,
+            DISABLED_OPTIMIZERS,
+            provider_options=trt_options(bundle) if kind.name == "ort-tensorrt" else None,
+            threads=threads,
         )
     except OrtNotImplemented as err:
         raise _no_kernel(bundle, kind, err) from err

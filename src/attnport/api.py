@@ -81,6 +81,7 @@ def open_engine(
     module: torch.nn.Module | None = None,
     plan: EnginePlan | None = None,
     threads: int | None = None,
+    cuda_graphs: bool = False,
 ) -> Engine:
     """Opens an engine to run arrays through; it is a context manager.
 
@@ -91,6 +92,7 @@ def open_engine(
             from the bundle's source.
         plan: The plan, for the TensorRT engines; the one in the bundle's folder by default.
         threads: How many CPU threads to compute with; None leaves it to the library.
+        cuda_graphs: For the TensorRT engines, whether runs are recorded as CUDA graphs.
 
     Raises:
         UsageError: If there is no such kind, or the module is needed and cannot be made.
@@ -106,7 +108,9 @@ def open_engine(
     whole = _loaded(bundle)
     if module is None:
         module = _module_for(whole, (engine,))
-    return opening.open_engine(whole, engine, module=module, plan=plan, threads=threads)
+    return opening.open_engine(
+        whole, engine, module=module, plan=plan, threads=threads, cuda_graphs=cuda_graphs
+    )
 
 
 def prove(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from attnport.engines.layer_table import parse_layer_tables
+from attnport.engines.layer_table import parse_inspections, parse_layer_tables
 from attnport.errors import InternalError
 
 _TENSOR = (
@@ -46,3 +48,23 @@ def test_rows_of_the_table() -> None:
 def test_a_builder_that_says_nothing_is_an_error_of_ours(messages: list[str]) -> None:
     with pytest.raises(InternalError, match="no table of layers"):
         parse_layer_tables(messages)
+
+
+def test_the_inspectors_layers_are_read_for_each_profile() -> None:
+    """In the form that the documentation of TensorRT 10 and 11 gives."""
+    layer = {
+        "Name": "_gemm_mha_v2_myl0_7",
+        "LayerType": "kgen",
+        "TacticName": "_gemm_mha_v2_0xab",
+        "Metadata": "[ONNX Layer: /attn0/context]\x1e[ONNX Layer: /attn0/scores]",
+    }
+    documents = [json.dumps({"Layers": [layer, "a bare name"]}), json.dumps({"Layers": [layer]})]
+    first, second = parse_inspections(documents)
+    assert (first.profile, second.profile) == (0, 1)
+    assert first.nodes == ("/attn0/context", "/attn0/scores")
+    assert (first.type, first.tactic, first.is_kernel) == ("kgen", "_gemm_mha_v2_0xab", True)
+
+
+def test_an_inspector_that_tells_nothing_proves_nothing() -> None:
+    with pytest.raises(InternalError, match="tells of no layer"):
+        parse_inspections([json.dumps({"Layers": ["only names"]})])

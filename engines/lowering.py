@@ -1,0 +1,146 @@
+"""The graph of a bundle in the form that one kind of engine runs best.
+
+`model.onnx` stays as it is: the lowered graph is made when an engine is opened, refers to the same
+file of weights, and lives in memory alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attnport.engines import libraries
+from attnport.engines.lowering_table import TABLES, LoweredForm, Situation, choose_form
+from attnport.errors import InternalError
+from attnport.export.bundle import Bundle
+from attnport.export.records import AttentionInfo, Record
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+# Operators of the default domain whose meaning, not only their types, changed between opsets 18
+# and 23 (the changelog of onnx 1.23).
+_CHANGED = frozenset(
+    {"AveragePool", "GroupNormalization", "Resize", "QuantizeLinear", "DequantizeLinear", "Pad"}
+)
+_OPERATOR_OPSET = 23
+
+
+class LoweredAttention(Record):
+    """What one attention is given to the engine as.
+
+    Attributes:
+        attention: Its name.
+        form: The form.
+        reason: Why this one.
+        node: The node that computes it all; "" for the pattern.
+    """
+
+    attention: str
+    form: LoweredForm
+    reason: str
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class LoweredGraph:
+    """A graph to open in place of `model.onnx`.
+
+    Attributes:
+        content: The serialized model; None where `model.onnx` itself is the right form.
+        attentions: What became of each attention.
+    """
+
+    content: bytes | None
+    attentions: tuple[LoweredAttention, ...]
+
+
+def lower_bundle(bundle: Bundle, kind: str) -> LoweredGraph:
+    """Gives every attention the form that the kind's table says.
+
+    Args:
+        bundle: The exported model; its `model.onnx` is not changed.
+        kind: "ort-cpu", "ort-cuda" or "ort-tensorrt".
+
+    Raises:
+        GraphError: If the graph cannot be read.
+        InternalError: If the lowered graph is not valid.
+    """
+    if len(TABLES[kind]) == 1:
+        (rule,) = TABLES[kind]
+        names = [info.name for info in bundle.manifest.attentions]
+        same = [LoweredAttention(attention=n, form=rule.form, reason=rule.reason) for n in names]
+        return LoweredGraph(None, tuple(same))
+    return _lowered(bundle, kind)
+
+
+def _lowered(bundle: Bundle, kind: str) -> LoweredGraph:
+    from attnport.engines.lower_to_mha import multi_head_attention_from_operator, rows_of
+    from attnport.export.onnx_file import load_onnx
+    from attnport.export.passes import inspect_graph, run_passes
+
+    model = load_onnx(bundle.model_path)
+    infos = inspect_graph(model.graph, bundle.axes).attentions
+    restampable = _is_restampable(model)
+    run_passes(model, bundle.axes, form="attention")
+    operators = [node for node in model.graph if node.op_type == "Attention" and not node.domain]
+    recognised = [info for info in infos if info.rewritable]
+    if len(operators) != len(recognised):
+        raise InternalError(
+            f"{len(recognised)} attentions were recognised in {bundle.model_path}, and "
+            f"{len(operators)} became operators: please report the model"
+        )
+    version = _ort_version()
+    done = [_left(kind, info, bundle.dtype, version) for info in infos if not info.rewritable]
+    for info, node in zip(recognised, operators, strict=True):
+        has_rows = all(rows_of(value) is not None for value in node.inputs[:3])
+        at = Situation(info, bundle.dtype, has_rows, restampable, version)
+        rule = choose_form(kind, at)
+        if rule.form == "pattern":
+            # The rules that leave one speak of the whole graph: the operator is all or nothing.
+            return LoweredGraph(None, _all_left(infos, rule.reason))
+        name = str(node.name)
+        if rule.form == "multi-head-attention":
+            name = multi_head_attention_from_operator(model, node, info)
+        done.append(
+            LoweredAttention(attention=info.name, form=rule.form, reason=rule.reason, node=name)
+        )
+    if any(one.form == "attention" for one in done):
+        model.opset_imports[""] = max(model.opset_imports[""], _OPERATOR_OPSET)
+    order = {info.name: number for number, info in enumerate(infos)}
+    return LoweredGraph(
+        _serialized(model), tuple(sorted(done, key=lambda one: order[one.attention]))
+    )
+
+
+def _left(
+    kind: str, info: AttentionInfo, dtype: str, version: tuple[int, ...]
+) -> LoweredAttention:
+    rule = choose_form(kind, Situation(info, dtype, False, False, version))
+    reason = f"{rule.reason} ({info.reason})" if info.reason else rule.reason
+    return LoweredAttention(attention=info.name, form=rule.form, reason=reason)
+
+
+def _all_left(infos: Sequence[AttentionInfo], reason: str) -> tuple[LoweredAttention, ...]:
+    return tuple(LoweredAttention(attention=i.name, form="pattern", reason=reason) for i in infos)
+
+
+def _is_restampable(model: ir.Model) -> bool:
+    if model.opset_imports[""] >= _OPERATOR_OPSET:
+        return True
+    return not any(not node.domain and node.op_type in _CHANGED for node in model.graph)
+
+
+def _serialized(model: ir.Model) -> bytes:
+    import onnx_ir as ir
+    import onnx_ir.passes.common as common
+
+    model.graph.sort()
+    common.RemoveUnusedNodesPass()(model)
+    return bytes(ir.to_proto(model).SerializeToString())
+
+
+def _ort_version() -> tuple[int, ...]:
+    numbers = libraries.version("onnxruntime").split("+")[0].split(".")
+    return tuple(int(number) for number in numbers if number.isdecimal())

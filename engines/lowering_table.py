@@ -1,0 +1,117 @@
+"""Which form of attention a provider of ONNX Runtime is given: the rules and their reasons.
+
+The canonical pattern is what TensorRT fuses. ONNX Runtime on CUDA runs a pattern as it stands, a
+kernel for each node, and the scores of all heads are written out; one node of its own is what
+reaches its fused kernels. Sources: onnxruntime's kernels for CUDA (MultiHeadAttention is registered
+for float and half; issues 27485 and 28351 and pull request 27542 for the ONNX operator). **Unrun on
+a GPU.**
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from attnport.export.records import AttentionInfo
+
+LoweredForm = Literal["pattern", "attention", "multi-head-attention"]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a rule may look at.
+
+    Attributes:
+        info: The attention.
+        dtype: The bundle's dtype.
+        has_rows: Whether queries, keys and values stand in the graph as (B,N,H·Dh), before the
+            heads are parted.
+        restampable: Whether the graph means the same at opset 23.
+        ort_version: Of onnxruntime, such as (1, 31).
+    """
+
+    info: AttentionInfo
+    dtype: str
+    has_rows: bool
+    restampable: bool
+    ort_version: tuple[int, ...]
+
+    @property
+    def grouped(self) -> bool:
+        return self.info.heads != self.info.kv_heads
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a table: the first that applies decides."""
+
+    applies: Callable[[Situation], bool]
+    form: LoweredForm
+    reason: str
+
+
+# The ONNX operator calls the fused kernels itself since then (pull request 27542).
+_FUSED_OPERATOR = (1, 25)
+
+ORT_CUDA: tuple[Rule, ...] = (
+    Rule(
+        lambda at: not at.info.rewritable,
+        "pattern",
+        "it was not recognised, so it cannot be rewritten",
+    ),
+    Rule(
+        lambda at: at.dtype not in {"float32", "float16"},
+        "pattern",
+        "onnxruntime takes no numpy arrays of this dtype, so the graph is not run",
+    ),
+    Rule(
+        lambda at: at.has_rows and not at.grouped,
+        "multi-head-attention",
+        "com.microsoft MultiHeadAttention takes rows (B,N,H·Dh) as the projections leave them, so "
+        "four transpositions fall away, and has had fused kernels since 1.16",
+    ),
+    Rule(
+        lambda at: not at.restampable,
+        "pattern",
+        "the graph has operators that mean something else at opset 23, where Attention begins",
+    ),
+    Rule(
+        lambda at: at.ort_version < _FUSED_OPERATOR,
+        "pattern",
+        "before 1.25 the operator runs unfused kernels on CUDA, takes no bool mask and no grouped "
+        "queries: install a newer onnxruntime-gpu",
+    ),
+    Rule(
+        lambda at: at.grouped,
+        "attention",
+        "MultiHeadAttention has no grouped queries, and the ONNX operator has",
+    ),
+    Rule(
+        lambda at: True,
+        "attention",
+        "queries, keys and values are parted into heads before anything else is done with them, "
+        "which is how the ONNX operator takes them",
+    ),
+)
+
+# Measured (benchmarks): within a tenth of each other at usual lengths, and the plain pattern is
+# what every check is made for.
+ORT_CPU: tuple[Rule, ...] = (
+    Rule(lambda at: True, "pattern", "no form of attention is clearly faster on the CPU"),
+)
+# TensorRT fuses the pattern, and makes fewer kernels of it than of the operator.
+ORT_TENSORRT: tuple[Rule, ...] = (
+    Rule(lambda at: True, "pattern", "TensorRT fuses the pattern, with the fewest kernels"),
+)
+
+TABLES: dict[str, tuple[Rule, ...]] = {
+    "ort-cpu": ORT_CPU,
+    "ort-cuda": ORT_CUDA,
+    "ort-tensorrt": ORT_TENSORRT,
+}
+
+
+def choose_form(kind: str, situation: Situation) -> Rule:
+    """The rule that decides for a kind of engine."""
+    return next(rule for rule in TABLES[kind] if rule.applies(situation))
