@@ -3,6 +3,8 @@
 # make test-triton   the repositories for Triton, in the real tritonserver (.venv-triton)
 # make soak-serve    two minutes of load and bad clients      make fuzz-serve   wrong requests, long
 # make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
+# make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
+#              NAMES='bert llama' names some, ZOO_ARGS=--latency measures ONNX Runtime, too
 # make lint    mend what can be mended: imports, format            make clean
 #
 # The first of them makes the environment .venv. What it installs depends on the machine:
@@ -29,7 +31,7 @@ endif
 CPU_TORCH := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: zoo test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -52,6 +54,10 @@ fuzz-serve: $(STAMP)
 bench-serve: $(STAMP) $(TRITON_STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[bench-serve]'
 	ATTNPORT_TRITON_VENV=$(TRITON_VENV) $(BIN)/python -m benchmarks.serve.run
+
+zoo: $(STAMP)
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.zoo.run $(NAMES) $(ZOO_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""Real architectures, as data, and what becomes of each: `python -m benchmarks.zoo.run`."""

@@ -1,0 +1,120 @@
+"""Runs the zoo and writes the scoreboard: `python -m benchmarks.zoo.run [NAMES…]`, `make zoo`.
+
+Each architecture has a process of its own, forked from one that has torch loaded. What was named is
+measured anew, the rest of results.json is kept; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from benchmarks.zoo.architecture import Architecture
+from benchmarks.zoo.catalogue import chosen
+from benchmarks.zoo.measure import DTYPES, Options, measure_to
+from benchmarks.zoo.outcome import Outcome
+from benchmarks.zoo.scoreboard import line_of, markdown
+from benchmarks.zoo.setting import this_setting
+
+from attnport.errors import UsageError
+
+RESULTS = Path(__file__).parent / "results.json"
+_TIMEOUT_SECONDS = 900
+
+
+def main() -> int:
+    asked = _arguments()
+    try:
+        entries = chosen(asked.names)
+    except UsageError as err:
+        print(err, file=sys.stderr)
+        return 2
+    options = Options(tuple(asked.dtypes.split(",")), not asked.no_stock, asked.latency)
+    kept = _read(asked.results)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["benchmarks.zoo.measure", "transformers"])
+    for entry in entries:
+        outcome = _measured(context, entry, options)
+        before = kept.get(entry.name)
+        if before is not None:
+            outcome = _with_kept(outcome, before, options)
+        kept[entry.name] = outcome
+        print(line_of(entry, outcome), flush=True)
+        _write(asked.results, kept)
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.run", description=__doc__)
+    parser.add_argument("names", nargs="*", help="architectures or families; all by default")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument(
+        "--no-stock",
+        action="store_true",
+        help="keep what results.json says of torch.onnx's own exports, which we cannot change",
+    )
+    parser.add_argument("--latency", action="store_true", help="ONNX Runtime's latency, too")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    return parser.parse_args()
+
+
+def _measured(
+    context: multiprocessing.context.ForkServerContext, entry: Architecture, options: Options
+) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "outcome.json"
+        child = context.Process(target=measure_to, args=(entry.name, path, options))
+        child.start()
+        child.join(_TIMEOUT_SECONDS)
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+        outcome = Outcome(name=entry.name, died="starting")
+        if path.is_file():
+            outcome = Outcome.model_validate_json(path.read_text("utf-8"))
+        if child.exitcode != 0:
+            how = f"exit {child.exitcode} while {outcome.died or 'leaving'}"
+            return outcome.model_copy(update={"died": how})
+        return outcome
+
+
+def _with_kept(outcome: Outcome, before: Outcome, options: Options) -> Outcome:
+    """Adds what this run was told to leave out."""
+    update: dict[str, object] = {"dtypes": before.dtypes | outcome.dtypes}
+    if not options.stock:
+        update["stock"] = before.stock
+    if not options.latency:
+        update["latency"] = before.latency
+    return outcome.model_copy(update=update)
+
+
+def _read(path: Path) -> dict[str, Outcome]:
+    if not path.is_file():
+        return {}
+    stored = json.loads(path.read_text("utf-8"))["architectures"]
+    return {name: Outcome.model_validate(found) for name, found in stored.items()}
+
+
+def _write(path: Path, outcomes: dict[str, Outcome]) -> None:
+    entries = [entry for entry in chosen(()) if entry.name in outcomes]
+    content = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "setting": this_setting(),
+        "architectures": {e.name: outcomes[e.name].model_dump(mode="json") for e in entries},
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    path.with_suffix(".md").write_text(markdown(entries, outcomes, content), "utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+"""The scoreboard: expected and found, side by side, and what was refused, in its own words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.zoo.architecture import Architecture
+from benchmarks.zoo.outcome import DtypeOutcome, Outcome
+
+_NOTHING = DtypeOutcome()
+_HEAD = (
+    "| architecture | attentions: expected / found / fused | causal: expected / bounded | QKV: "
+    "expected / merged | kernels: ours / 18 / 23 / most | region: ours / 18 / 23 | parity fp32, "
+    "fp16 | seconds |"
+)
+
+
+def line_of(entry: Architecture, outcome: Outcome) -> str:
+    """One line for the terminal: what is as expected, and what is not."""
+    wrong = list(shortfalls(entry, outcome))
+    half = outcome.dtypes.get("float16", _NOTHING)
+    said = "; ".join(wrong) if wrong else "as expected"
+    return f"{entry.name}: {half.kernels} kernels, {outcome.seconds:.0f} s: {said}"
+
+
+def shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
+    """What is not as it should be, a clause each."""
+    if outcome.died:
+        yield f"died: {outcome.died}"
+    for dtype, found in outcome.dtypes.items():
+        if found.refusal:
+            yield f"{dtype}: {found.refusal}"
+        if found.export_seconds is None:
+            continue
+        if found.found != entry.attentions:
+            yield f"{dtype}: found {found.found} of {entry.attentions}: {_said(found.unrecognised)}"
+        if found.merged != entry.mergeable or found.groups != entry.groups:
+            yield (
+                f"{dtype}: {found.merged} merged, {found.groups} groups of {entry.groups}: "
+                f"{_said(found.unmerged)}"
+            )
+        if found.parity != "passed":
+            yield f"{dtype}: parity {found.parity}: {found.parity_note}"
+    yield from _plan_shortfalls(entry, outcome)
+
+
+def _plan_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
+    half = outcome.dtypes.get("float16", _NOTHING)
+    if not half.built or half.kernels is None:
+        return
+    if half.fused != entry.fusable:
+        yield f"fused {half.fused} of {entry.fusable}: {_said(half.unfused)}"
+    if half.bounded != entry.causal:
+        yield f"bounded {half.bounded} of {entry.causal}"
+    best = best_stock(outcome)
+    if best is not None and half.kernels > best + entry.dead_rows:
+        yield f"{half.kernels} kernels, and stock takes {best} ({entry.dead_rows} may meet dead rows)"
+    if entry.most_kernels is not None and half.kernels > entry.most_kernels:
+        yield f"{half.kernels} kernels, and {entry.most_kernels} are known to be enough"
+
+
+def best_stock(outcome: Outcome) -> int | None:
+    """The fewest kernels of a stock export's engine."""
+    return min((s.kernels for s in outcome.stock.values() if s.kernels is not None), default=None)
+
+
+def region_ratio(outcome: Outcome) -> float | None:
+    """Our kernels between the projections over those of the stock export at opset 23."""
+    ours, stock = outcome.dtypes.get("float16", _NOTHING), outcome.stock.get("23")
+    if stock is None or not stock.region_kernels or not ours.region_kernels:
+        return None
+    return ours.region_kernels / stock.region_kernels
+
+
+def _said(reasons: Sequence[str]) -> str:
+    return " | ".join(reasons) or "no reason given"
+
+
+def markdown(
+    entries: Sequence[Architecture], outcomes: Mapping[str, Outcome], content: Mapping[str, Any]
+) -> str:
+    """The whole of results.md."""
+    setting = ", ".join(f"{name} {value}" for name, value in content["setting"].items())
+    lines = [
+        "# The zoo: what became of each architecture",
+        "",
+        f"Written by `make zoo` at {content['created']}; {setting}. Kernels are counted in the plan "
+        "that TensorRT for RTX builds in fp16, without a GPU; stock exports are torch.onnx's own at "
+        "opset 18 and 23. `benchmarks/zoo` says what is expected of each and why.",
+        "",
+        *_summary(entries, outcomes),
+    ]
+    for family in dict.fromkeys(entry.family for entry in entries):
+        lines += ["", f"## {family}", "", _HEAD, "|" + "---|" * 8]
+        lines += [_row(e, outcomes[e.name]) for e in entries if e.family == family]
+    lines += ["", "## What is not as expected, and what was said", ""]
+    for entry in entries:
+        wrong = list(shortfalls(entry, outcomes[entry.name]))
+        if wrong:
+            lines.append(f"- **{entry.name}**: {'; '.join(wrong)}")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]) -> list[str]:
+    half = {e.name: outcomes[e.name].dtypes.get("float16", _NOTHING) for e in entries}
+
+    def total(of: str) -> int:
+        return sum(getattr(found, of) for found in half.values())
+
+    ratios = [ratio for e in entries if (ratio := region_ratio(outcomes[e.name])) is not None]
+    compared = [e for e in entries if best_stock(outcomes[e.name]) and half[e.name].kernels]
+    within = sum(
+        (half[e.name].kernels or 0) <= (best_stock(outcomes[e.name]) or 0) + e.dead_rows
+        for e in compared
+    )
+    exported = sum(found.export_seconds is not None for found in half.values())
+    rows = [
+        ("architectures exported in fp16", len(entries), exported),
+        ("attentions found", sum(e.attentions for e in entries), total("found")),
+        (
+            "attentions fused in TensorRT for RTX, fp16",
+            sum(e.fusable for e in entries),
+            total("fused"),
+        ),
+        ("purely causal attentions bounded", sum(e.causal for e in entries), total("bounded")),
+        ("projection groups merged", sum(e.mergeable for e in entries), total("merged")),
+        *_parity_rows(entries, outcomes),
+        (
+            "engines with no more kernels than the better stock export's (and one for each dead row)",
+            len(compared),
+            within,
+        ),
+    ]
+    lines = ["| | expected | found |", "|---|---|---|"]
+    lines += [f"| {name} | {expected} | {found} |" for name, expected, found in rows]
+    if ratios:
+        lines += [
+            "",
+            "Kernels from the projections to the output projections, ours over the stock export's "
+            f"at opset 23: median {statistics.median(ratios):.2f} of {len(ratios)}.",
+        ]
+    return lines
+
+
+def _parity_rows(
+    entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]
+) -> Iterator[tuple[str, int, int]]:
+    for dtype in ("float32", "float16"):
+        found = [outcomes[e.name].dtypes.get(dtype, _NOTHING).parity == "passed" for e in entries]
+        yield f"parity proved in ONNX Runtime, {dtype}", len(entries), sum(found)
+
+
+def _row(entry: Architecture, outcome: Outcome) -> str:
+    half = outcome.dtypes.get("float16", _NOTHING)
+    full = outcome.dtypes.get("float32", _NOTHING)
+    stock = [outcome.stock.get(opset) for opset in ("18", "23")]
+    kernels = [half.kernels, *(s.kernels if s else None for s in stock), entry.most_kernels]
+    region = [half.region_kernels, *(s.region_kernels if s else None for s in stock)]
+    cells = (
+        entry.name,
+        f"{entry.attentions} / {half.found} / {half.fused}",
+        f"{entry.causal} / {half.bounded}",
+        f"{entry.groups} / {half.merged}",
+        _numbers(kernels),
+        _numbers(region),
+        f"{full.parity}, {half.parity}",
+        f"{outcome.seconds:.0f}",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _numbers(values: Sequence[int | None]) -> str:
+    return " / ".join("-" if value is None else str(value) for value in values)
