@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.serve.bundles import WIDTH, identity_bundle
 from tests.serve.process import clients, serve_process
+from tests.serve.soak import soak
 from tests.validate.small_bundle import make_bundle
 
 from attnport import cli
@@ -117,3 +118,13 @@ def test_bad_input(
     ]
     assert said in lines[-1]
     assert len(lines) == 1
+
+
+def test_bad_clients_disturb_nobody(tmp_path: Path) -> None:
+    """A few seconds of what `make soak-serve` does for two minutes; growth takes that longer."""
+    result = soak(4.0, tmp_path)
+    assert result.wrong == []
+    assert result.answered > 100
+    assert result.bad
+    before, after = result.idle
+    assert after.descriptors <= before.descriptors
