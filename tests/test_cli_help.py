@@ -16,6 +16,7 @@ COMMANDS = (
     "export",
     "build",
     "validate",
+    "explain",
     "run",
     "serve",
     "triton",

@@ -29,6 +29,7 @@ from attnport.validate.coverage import COVERAGE
 from attnport.validate.extent import Extent
 from attnport.validate.finding import GRAPH, Finding, Obstacle, Subject
 from attnport.validate.fusion import check_causal, check_fusion, check_kernels
+from attnport.validate.latency_gate import check_latency
 from attnport.validate.machine import this_machine
 from attnport.validate.progress import Progress, Steps
 from attnport.validate.prove_engine import Bench, judge_engine
@@ -122,6 +123,7 @@ def prove(
         _prove_all(run, kinds)
     if latency:
         run.measurements += _latencies(run)
+    run.findings += check_latency(bundle, run.measurements, require)
     return Report(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=this_machine(),

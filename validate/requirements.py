@@ -6,6 +6,8 @@ qkv: true
 fusion: where kernels exist   # or a list of kinds: [tensorrt-rtx]
 causal: true
 kernels: {tensorrt-rtx: 5}
+latency: {ort-cpu: 1.1}       # at most so many times the fastest torch form
+worse_by_percent: 10          # than the baseline, where one is given
 """
 
 from __future__ import annotations
@@ -39,6 +41,10 @@ class Requirements(Record):
             in every plan asked for, in the dtypes that the engine has a fused kernel for.
         causal: Whether, where fusion is required, purely causal attentions must be bounded.
         kernels: For a kind the most kernels that its plan may run.
+        latency: For a kind the most that its latency may be, as a multiple of the fastest torch
+            form's; it holds where the whole confidence interval of the ratio is at most that.
+        worse_by_percent: By how much an error, a kernel count or a latency may be worse than in
+            the baseline; None to compare statuses only.
     """
 
     parity: tuple[str, ...] | Literal["all runnable"] = ALL_RUNNABLE
@@ -47,6 +53,8 @@ class Requirements(Record):
     fusion: tuple[str, ...] | Literal["where kernels exist"] = WHERE_KERNELS_EXIST
     causal: bool = True
     kernels: dict[str, Annotated[int, Field(ge=0)]] = {}  # noqa: RUF012 - pydantic copies it
+    latency: dict[str, Annotated[float, Field(gt=0)]] = {}  # noqa: RUF012
+    worse_by_percent: Annotated[float, Field(ge=0)] | None = None
 
     @field_validator("parity", "parity_where_available", "fusion", mode="before")
     @classmethod
@@ -69,6 +77,13 @@ class Requirements(Record):
     ) -> tuple[str, ...] | dict[str, int] | str:
         for kind in () if isinstance(value, str) else value:
             _require_known(kind, tuple(FUSED_DTYPES), "has no plan that tells of its kernels")
+        return value
+
+    @field_validator("latency")
+    @classmethod
+    def _is_measured(cls, value: dict[str, float]) -> dict[str, float]:
+        for kind in value:
+            _require_known(kind, tuple(KINDS), "is no kind of engine")
         return value
 
     @classmethod
@@ -107,7 +122,13 @@ class Requirements(Record):
 
     def kinds(self) -> tuple[str, ...]:
         """Every kind that is named: it is looked at even where nobody else asked for it."""
-        lists = (self.parity, self.parity_where_available, self.fusion, tuple(self.kernels))
+        lists = (
+            self.parity,
+            self.parity_where_available,
+            self.fusion,
+            tuple(self.kernels),
+            tuple(self.latency),
+        )
         named = [kind for kinds in lists if not isinstance(kinds, str) for kind in kinds]
         return tuple(dict.fromkeys(named))
 

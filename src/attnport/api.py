@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from attnport.engines.plan import EnginePlan
     from attnport.export.bundle import Bundle
     from attnport.export.export_module import export_module as export_module
+    from attnport.validate.extent import Extent
     from attnport.validate.progress import Progress
     from attnport.validate.report import Report
     from attnport.validate.requirements import Requirements
@@ -121,6 +122,7 @@ def prove(
     require: Requirements | None = None,
     plans: Mapping[str, EnginePlan] | None = None,
     latency: bool = False,
+    extent: Extent | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Proves what can be proved here: parity with the module, merged QKV, fused attention.
@@ -135,6 +137,7 @@ def prove(
         require: What the verdict depends on; `Requirements()` by default.
         plans: What was built already, by kind; the others are built.
         latency: Whether to measure latency, too.
+        extent: How far to go beyond the shipped cases; not at all by default.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
 
     Returns:
@@ -155,7 +158,8 @@ def prove(
     whole = _loaded(bundle)
     wanted = require or Requirements()
     if module is None:
-        module = _module_for(whole, (*engines, *wanted.kinds()))
+        further = ("torch-eager",) if extent is not None and extent.needs_module else ()
+        module = _module_for(whole, (*engines, *wanted.kinds(), *further))
     return proving.prove(
         whole,
         engines,
@@ -163,6 +167,7 @@ def prove(
         require=wanted,
         plans=plans,
         latency=latency,
+        extent=extent,
         progress=progress,
     )
 

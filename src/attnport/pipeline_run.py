@@ -21,6 +21,7 @@ from attnport.validate.cost import not_measured
 from attnport.validate.finding import GRAPH, Finding, Subject
 from attnport.validate.html import write_html
 from attnport.validate.latency import measure_latency
+from attnport.validate.latency_gate import check_latency
 from attnport.validate.machine import this_machine
 from attnport.validate.prove import prove
 from attnport.validate.report import Measurement, Report
@@ -76,6 +77,13 @@ def run_pipeline(
         if pipeline.latency and run.folder in proved:
             measured = _latencies(run, proved[run.folder], pipeline.latency.seconds)
             report = report.model_copy(update={"measurements": (*report.measurements, *measured)})
+    gated = [
+        finding
+        for run in runs
+        if run.folder in proved
+        for finding in check_latency(proved[run.folder], report.measurements, run.require)
+    ]
+    report = report.model_copy(update={"findings": (*report.findings, *gated)})
     tell("writing the report", 1.0)
     result = PipelineResult(report, pipeline.out / "report.json", pipeline.out / "report.html")
     report.save(result.json_path)
@@ -139,7 +147,8 @@ def _export_and_prove(run: Run, tell: Progress) -> tuple[Bundle | None, Report]:
         bundle,
         run.engines,
         module=run.spec.make() if any(engine_kind(k).needs_module for k in kinds) else None,
-        require=run.require,
+        # Latency is measured after all parity, and judged then.
+        require=run.require.model_copy(update={"latency": {}}),
         progress=_part(tell, _EXPORT_SHARE, 1.0, f"{run.name} {run.dtype}"),
     )
     return bundle, report

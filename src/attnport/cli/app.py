@@ -10,6 +10,7 @@ from attnport._version import __version__
 from attnport.cli.build_command import build
 from attnport.cli.check_command import check
 from attnport.cli.doctor_command import doctor
+from attnport.cli.explain_command import explain
 from attnport.cli.export_command import export
 from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
@@ -30,6 +31,7 @@ for command, in_one_line in (
     (export, "Export a model to an ONNX bundle."),
     (build, "Build an engine, and show what fused."),
     (validate, "Prove engines against their module."),
+    (explain, "Say what a check means."),
     (run, "Export, build and prove all of a file."),
     (serve, "Serve proved bundles over HTTP."),
     (triton, "Write a repository for Triton."),

@@ -4,45 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from attnport.cli.options import Engines, known_engines
 from attnport.cli.report_table import show_report
 from attnport.cli.screen import progress_bar, say
-from attnport.cli.validate_endpoint import TOKEN_VARIABLE, is_url, prove_url
-from attnport.errors import UsageError
+from attnport.cli.validate_endpoint import (
+    BundleOrUrl,
+    ServedBundle,
+    TokenFile,
+    is_url,
+    prove_url,
+    refuse_engine_options,
+    refuse_served_bundle,
+)
 
 if TYPE_CHECKING:
     from attnport.engines.plan import EnginePlan
     from attnport.export.bundle import Bundle
+    from attnport.validate.extent import OwnCases
+    from attnport.validate.gates import Gates
     from attnport.validate.report import Report
 
-BundleOrUrl = Annotated[
-    str,
-    typer.Argument(
-        metavar="BUNDLE|URL", help="The folder that `attnport export` wrote, or a served endpoint."
-    ),
-]
-ServedBundle = Annotated[
-    Path | None, typer.Option("--bundle", metavar="BUNDLE", help="What the endpoint serves.")
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help=f"Holds the endpoint's bearer token; or set {TOKEN_VARIABLE}.",
-    ),
-]
 Require = Annotated[
     Path | None,
     typer.Option(
         "--require",
-        metavar="FILE.yaml",
-        help="What the verdict depends on; by default parity of every engine that can run here, "
-        "merged QKV, and fusion where the engine has kernels for it.",
+        metavar="FILE",
+        help="What the verdict depends on: a YAML file, or a pyproject.toml. By default "
+        "attnport.yaml or [tool.attnport] of pyproject.toml in this folder, and without them "
+        "parity of every engine that can run here, merged QKV, and fusion where there are kernels.",
     ),
 ]
 Json = Annotated[
@@ -51,6 +44,48 @@ Json = Annotated[
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE.html", help="Write the report as a page.")
 ]
+Junit = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write the report as JUnit XML.")
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="FILE.md", help="Write the report as a summary."),
+]
+Baseline = Annotated[
+    Path | None,
+    typer.Option("--baseline", metavar="FILE.json", help="An earlier report to compare with."),
+]
+Further = Annotated[
+    bool,
+    typer.Option(
+        "--further", help="Generate the cases that hurt, too, and reopen and rebuild each engine."
+    ),
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cases",
+        metavar="FILE",
+        help="Cases of your own: a .npz, a .safetensors, or a generator as path.py:function; "
+        "may be repeated.",
+    ),
+]
+Memory = Annotated[
+    int,
+    typer.Option(
+        "--memory", metavar="MIB", min=1, help="What one generated case may need at most, in MiB."
+    ),
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the generated cases.")]
+Reproducers = Annotated[
+    Path | None,
+    typer.Option(
+        "--reproducers",
+        metavar="DIR",
+        help="Where each failure leaves what shows it again; by default `reproducers` beside the "
+        "report.",
+    ),
+]
 Latency = Annotated[bool, typer.Option("--latency", help="Measure latency, too.")]
 
 
@@ -58,77 +93,160 @@ def validate(
     bundle: BundleOrUrl,
     engines: Engines = None,
     require: Require = None,
+    further: Further = False,
+    cases: Own = None,
+    memory: Memory = 2048,
+    seed: Seed = 0,
+    latency: Latency = False,
+    baseline: Baseline = None,
     report: Json = None,
     html: Html = None,
-    latency: Latency = False,
+    junit: Junit = None,
+    markdown: Markdown = None,
+    reproducers: Reproducers = None,
     served: ServedBundle = None,
     token_file: TokenFile = None,
 ) -> None:
     """Prove engines against the module they came from; the exit code is the verdict.
 
     A plan that lies in the bundle is the one that is judged; others are built first. Without
-    --engine, the engines that --require names are judged, or ort-cpu.
+    --engine, the engines that the requirements name are judged, or ort-cpu.
 
     \b
     attnport validate build/mh --engine ort-cpu --engine tensorrt-rtx
-    attnport validate build/mh --require require.yaml --report build/report.json --html build/report.html
-    attnport validate http://127.0.0.1:8000 --bundle build/mh
-
-    A URL is an endpoint of the Open Inference Protocol, ours or Triton's: the bundle's cases go
-    through it. Where it calls the model otherwise, write http://HOST:PORT/v2/models/NAME.
+    attnport validate build/mh --further --report build/report.json --html build/report.html
+    attnport validate build/mh --cases my_cases.npz --baseline reports/main.json
+    attnport validate http://127.0.0.1:8000 --bundle build/mh   a served endpoint, ours or Triton's
 
     A file of requirements holds, for example:
 
     \b
-    parity: [ort-cpu]                        # or: all runnable
-    parity_where_available: [tensorrt-rtx]   # where there is a device
-    fusion: [tensorrt-rtx]                   # or: where kernels exist
-    causal: true
-    qkv: true
-    kernels: {tensorrt-rtx: 5}
+    engines: [ort-cpu, tensorrt-rtx]
+    require:
+      parity: [ort-cpu]                        # or: all runnable
+      parity_where_available: [tensorrt-rtx]   # where there is a device
+      fusion: [tensorrt-rtx]                   # or: where kernels exist
+      causal: true
+      qkv: true
+      kernels: {tensorrt-rtx: 5}
+      latency: {ort-cpu: 1.1}                  # times the fastest torch form
+      worse_by_percent: 10                     # than --baseline
+
+    In GitHub Actions the summary also goes to the run's page. What a check means:
+    attnport explain CHECK. Where it went wrong: attnport bisect.
 
     Exit codes: 0 proved, 1 a requirement failed, 3 one could not be checked here, 2 bad input.
     """
-    kinds = known_engines(engines)
     if is_url(bundle):
-        _refuse_engine_options(engine=kinds, require=require, latency=latency)
-        found = prove_url(bundle, served, token_file)
-    elif served is not None:
-        raise UsageError(f"--bundle goes with the URL of an endpoint, and {bundle} is none")
-    else:
-        found = _prove_engines(Path(bundle), kinds, require, latency=latency)
+        refuse_engine_options(
+            engine=engines, require=require, further=further, cases=cases, latency=latency
+        )
+        _finish(prove_url(bundle, served, token_file), report, html, junit, markdown)
+    refuse_served_bundle(bundle, served)
 
-    from attnport.validate.html import write_html
+    from attnport.api import prove
+    from attnport.export.bundle import Bundle
+    from attnport.validate.extent import Extent
 
-    if report:
-        found.save(report)
-    if html:
-        write_html(found, html)
+    gates = _gates(require)
+    wanted = gates.require
+    kinds = known_engines(engines) or list(gates.engines)
+    kinds = kinds or ([] if wanted.kinds() else ["ort-cpu"])
+    earlier = _baseline(baseline or gates.baseline)
+    whole = Bundle.load(bundle)
+    extent = Extent(
+        further=further or gates.cases == "further",
+        own=tuple(_own_cases(text) for text in cases or ()),
+        memory_bytes=memory << 20,
+        seed=seed,
+        reproducers=reproducers or _beside(report),
+    )
+    plans = _plans(whole, (*kinds, *wanted.kinds()))
+    with progress_bar(f"proving {whole.name}") as tell:
+        found = prove(
+            whole, kinds, require=wanted, plans=plans, extent=extent,
+            latency=latency or bool(wanted.latency), progress=tell,
+        )  # fmt: skip
+    if earlier is not None:
+        from attnport.validate.baseline import compare
+
+        compared = compare(found, earlier, wanted.worse_by_percent)
+        found = found.model_copy(update={"findings": (*found.findings, *compared)})
+    _finish(found, report, html, junit, markdown)
+
+
+def _finish(
+    found: Report,
+    report: Path | None,
+    html: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+) -> NoReturn:
+    """Writes what was asked for, shows it, and exits with the verdict."""
+    _write(found, report, html, junit, markdown)
     show_report(found)
-    for path in filter(None, (report, html)):
+    for path in filter(None, (report, html, junit, markdown)):
         say(f"report: {path}")
     raise typer.Exit(found.exit_code)
 
 
-def _refuse_engine_options(**given: object) -> None:
-    for name, value in given.items():
-        if value:
-            raise UsageError(
-                f"--{name} is about engines of a bundle, and not about an endpoint: leave it out"
-            )
+def _gates(path: Path | None) -> Gates:
+    from attnport.validate.gates import Gates, find_gates, load_gates
+
+    if path is not None:
+        return load_gates(path)
+    found = find_gates(Path.cwd())
+    if found is None:
+        return Gates()
+    gates, file = found
+    say(f"requirements: {file}")
+    return gates
 
 
-def _prove_engines(path: Path, kinds: list[str], require: Path | None, *, latency: bool) -> Report:
-    from attnport.api import prove
-    from attnport.export.bundle import Bundle
-    from attnport.validate.requirements import Requirements
+def _baseline(path: Path | None) -> Report | None:
+    from attnport.validate.report import Report
 
-    wanted = Requirements.load(require) if require else Requirements()
-    kinds = kinds or ([] if wanted.kinds() else ["ort-cpu"])
-    bundle = Bundle.load(path)
-    plans = _plans(bundle, (*kinds, *wanted.kinds()))
-    with progress_bar(f"proving {bundle.name}") as tell:
-        return prove(bundle, kinds, require=wanted, plans=plans, latency=latency, progress=tell)
+    return None if path is None else Report.load(path)
+
+
+def _own_cases(text: str) -> OwnCases:
+    from attnport.validate.own_cases import cases_from_file, cases_from_generator
+
+    if ":" not in Path(text).name:
+        return cases_from_file(text)
+    from attnport.models.factories import load_factory
+
+    factory = load_factory(text)
+    return cases_from_generator(factory.source, lambda: factory({}))
+
+
+def _beside(report: Path | None) -> Path | None:
+    return None if report is None else report.parent / "reproducers"
+
+
+def _write(
+    found: Report,
+    report: Path | None,
+    html: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+) -> None:
+    from attnport.validate.markdown import append_step_summary, write_markdown
+
+    if report:
+        found.save(report)
+    if html:
+        from attnport.validate.html import write_html
+
+        html.parent.mkdir(parents=True, exist_ok=True)
+        write_html(found, html)
+    if junit:
+        from attnport.validate.junit import write_junit
+
+        write_junit(found, junit)
+    if markdown:
+        write_markdown(found, markdown)
+    append_step_summary(found)
 
 
 def _plans(bundle: Bundle, kinds: Sequence[str]) -> dict[str, EnginePlan]:

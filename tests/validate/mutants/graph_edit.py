@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -71,7 +72,7 @@ class Edit:
         first = next(o for o in self.graph.output if o.type.tensor_type.elem_type in floating)
         return np.dtype(helper.tensor_dtype_to_np_dtype(first.type.tensor_type.elem_type))
 
-    def after(self, node: onnx.NodeProto, op_type: str, *more: str, **attributes: object) -> str:
+    def after(self, node: onnx.NodeProto, op_type: str, *more: str, **attributes: Any) -> str:
         """Puts a node behind the first output of another: every reader reads what it gives."""
         raw = node.output[0]
         inner = f"{raw}.mutated"
