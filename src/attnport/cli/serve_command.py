@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attnport.cli.screen import say, warn
 from attnport.cli.validate_endpoint import TOKEN_VARIABLE, read_token
+
+if TYPE_CHECKING:
+    from attnport.serve.open_models import Proof, Source
+    from attnport.serve.served_model import Batching
+    from attnport.serve.settings import Limits, Settings
 
 _MIB = 1 << 20
 
@@ -107,42 +113,62 @@ def serve(
 
     Exit codes: 0 stopped when asked to, 2 bad input or not proved.
     """
-    from attnport.export.bundle import Bundle
-    from attnport.serve.open_models import Proof, Source, open_models
-    from attnport.serve.settings import Limits, Settings, body_bytes_for
+    from attnport.serve.open_models import Proof, Source
+    from attnport.serve.served_model import Batching
+    from attnport.serve.settings import Settings
 
     sources = [Source.parse(word) for word in bundles]
-    whole = [Bundle.load(source.path) for source in sources]
-    limits = Limits(
-        body_bytes=body_bytes_for(whole) if max_body_mib is None else int(max_body_mib * _MIB),
+    limits = _limits(
+        sources,
+        max_body_mib,
         requests=max_requests,
         queue=max_queue,
         body_seconds=body_timeout,
         request_seconds=timeout,
     )
-    settings = Settings(
-        host=host,
-        port=port,
-        token=read_token(token_file),
-        tls_certificate=tls_certificate,
-        tls_key=tls_key,
-        limits=limits,
-        drain_seconds=drain,
-    )
-    if settings.token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        warn(f"{host} may be reached from other machines, and no token is asked for: --token-file")
+    token = read_token(token_file)
+    settings = Settings(host, port, token, tls_certificate, tls_key, limits, drain)
+    batching = Batching(not no_batching, max_batch, batch_delay_ms / 1e3)
+    _listen(sources, engine, settings, Proof(report, unproved, warn), batching, workers, threads)
 
+
+def _limits(sources: Sequence[Source], max_body_mib: float | None, **others: float) -> Limits:
+    from attnport.export.bundle import Bundle
+    from attnport.serve.settings import Limits, body_bytes_for
+
+    if max_body_mib is None:
+        body_bytes = body_bytes_for(Bundle.load(source.path) for source in sources)
+    else:
+        body_bytes = int(max_body_mib * _MIB)
+    return Limits(body_bytes=body_bytes, **others)  # type: ignore[arg-type]
+
+
+def _listen(
+    sources: Sequence[Source],
+    engine: str,
+    settings: Settings,
+    proof: Proof,
+    batching: Batching,
+    workers: int,
+    threads: int | None,
+) -> None:
+    if settings.token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
+        warn(
+            f"{settings.host} may be reached from other machines, and no token is asked for: "
+            "--token-file"
+        )
     from attnport.serve.app import Endpoint
     from attnport.serve.logs import log_as_json
-    from attnport.serve.served_model import Batching
+    from attnport.serve.open_models import open_models
     from attnport.serve.server import serve as listen
 
+    queue = settings.limits.queue
     models = open_models(
         sources,
         engine,
-        proof=Proof(report, unproved, warn),
-        batching=Batching(not no_batching, max_batch, batch_delay_ms / 1e3),
-        queue=max_queue,
+        proof=proof,
+        batching=batching,
+        queue=queue,
         workers=workers,
         threads=threads,
     )

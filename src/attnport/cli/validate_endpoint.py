@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+import typer
 
 from attnport.cli.screen import progress_bar
 from attnport.errors import UsageError
@@ -16,9 +18,50 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE = "ATTNPORT_TOKEN"
 _MODELS = "/v2/models/"
 
+BundleOrUrl = Annotated[
+    str,
+    typer.Argument(
+        metavar="BUNDLE|URL", help="The folder that `attnport export` wrote, or a served endpoint."
+    ),
+]
+ServedBundle = Annotated[
+    Path | None, typer.Option("--bundle", metavar="BUNDLE", help="What the endpoint serves.")
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help=f"Holds the endpoint's bearer token; or set {TOKEN_VARIABLE}.",
+    ),
+]
+
 
 def is_url(word: str) -> bool:
     return word.startswith(("http://", "https://"))
+
+
+def refuse_engine_options(**given: object) -> None:
+    """Options of engines say nothing of an endpoint.
+
+    Raises:
+        UsageError: If one was given.
+    """
+    for name, value in given.items():
+        if value:
+            raise UsageError(
+                f"--{name} is about engines of a bundle, and not about an endpoint: leave it out"
+            )
+
+
+def refuse_served_bundle(bundle: str, served: Path | None) -> None:
+    """A bundle beside a bundle, where a URL was meant.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    if served is not None:
+        raise UsageError(f"--bundle goes with the URL of an endpoint, and {bundle} is none")
 
 
 def read_token(file: Path | None) -> str | None:
