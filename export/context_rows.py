@@ -30,7 +30,10 @@ class MergedHeads:
 
     @property
     def is_canonical(self) -> bool:
-        return [node.op_type for node in self.nodes] == ["Transpose", "Reshape"]
+        if [node.op_type for node in self.nodes] != ["Transpose", "Reshape"]:
+            return False
+        shape = self.nodes[1].inputs[1]
+        return shape is not None and shape.const_value is not None
 
 
 def merged_heads(

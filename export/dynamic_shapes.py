@@ -25,12 +25,14 @@ class Example:
         kwargs: By name.
         names: For each tensor among them its name, in the order of forward's parameters.
         dims: For each of these names which axis stands at which dimension.
+        others: The names of arguments that are no tensors (None, a flag).
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     names: tuple[str, ...]
     dims: dict[str, dict[int, str]]
+    others: tuple[str, ...] = ()
 
 
 def bind_example(
@@ -68,12 +70,14 @@ def bind_example(
     enlarged = {
         name: _enlarged(name, tensor, dims.get(name, {}), axes) for name, tensor in named.items()
     }
+    _require_one_size(enlarged, dims, axes)
     replace = {id(named[name]): tensor for name, tensor in enlarged.items()}
     return Example(
         args=tuple(replace.get(id(arg), arg) for arg in args),
         kwargs={key: replace.get(id(arg), arg) for key, arg in kwargs.items()},
         names=tuple(named),
         dims={name: dims.get(name, {}) for name in named},
+        others=tuple(name for name, value in bound.arguments.items() if _is_plain(value)),
     )
 
 
@@ -97,6 +101,10 @@ def _named_tensors(
     if not named:
         raise ModuleError("no example input is a tensor: give args=(tensor, …)")
     return named
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _is_tensor(value: object) -> bool:
@@ -170,6 +178,29 @@ def _enlarged(
     return tensor
 
 
+def _require_one_size(
+    tensors: Mapping[str, torch.Tensor],
+    dims: Mapping[str, Mapping[int, str]],
+    axes: Mapping[str, Axis],
+) -> None:
+    """Every axis has one size in the example, and one within its range."""
+    seen: dict[str, tuple[str, int]] = {}
+    for name, by_dim in dims.items():
+        for dim, symbol in by_dim.items():
+            size, axis = tensors[name].shape[dim], axes[symbol]
+            if size not in axis:
+                raise UsageError(
+                    f"axis {symbol!r} is {axis.min} to {axis.max}, and dimension {dim} of the "
+                    f"example {name} has {size}: give an example within the range"
+                )
+            other, known = seen.setdefault(symbol, (name, size))
+            if known != size:
+                raise UsageError(
+                    f"axis {symbol!r} is {known} in the example {other} and {size} in {name}: give "
+                    "examples of one size, or the dimensions two axes"
+                )
+
+
 def torch_shapes(
     example: Example, axes: Mapping[str, Axis], *, automatic: bool = False
 ) -> dict[str, Any]:
@@ -190,4 +221,5 @@ def torch_shapes(
         name: {dim: shared[axis] for dim, axis in dims.items() if axis in shared} or None
         for name, dims in example.dims.items()
     }
+    shapes |= dict.fromkeys(example.others)
     return shapes

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from attnport.export import capture_operator
 from attnport.export.concrete import ConcreteGraph, constant_scalar, static_scalar
 from attnport.export.masks import analyse_masks
+from attnport.export.probabilities import follow_probabilities
 from attnport.export.sites import AttentionSite, MaskTerm, find_layouts
 
 Graphs = Sequence[ConcreteGraph]
@@ -52,6 +53,7 @@ def _from_operator(node: ir.Node, graph: ConcreteGraph) -> AttentionSite | None:
         causal=bool(node.attributes.get_int("is_causal", 0)),
         heads=node.attributes.get_int("q_num_heads", 0) or None,
         kv_heads=node.attributes.get_int("kv_num_heads", 0) or None,
+        softcap=node.attributes.get_float("softcap", 0.0) or None,
     )  # fmt: skip
     if mask is not None:
         is_bool = graph.dtype(mask) == ir.DataType.BOOL
@@ -74,8 +76,6 @@ def _operator_scale(node: ir.Node, graph: ConcreteGraph) -> tuple[float, str]:
 
 
 def _operator_problem(node: ir.Node, inputs: Sequence[ir.Value | None]) -> str:
-    if node.attributes.get_float("softcap", 0.0):
-        return "softcap: no engine has a fused kernel for it"
     if any(value is not None for value in inputs[4:7]):
         return "past keys or key lengths are inputs of the operator: pass them outside of it"
     if any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
@@ -92,29 +92,35 @@ class _Scores:
     terms: list[MaskTerm] = field(default_factory=list)
     scale: float = 1.0
     softmax_dtype: ir.DataType | None = None
+    scale_within_cap: float | None = None
     problem: str = ""
+
+    @property
+    def softcap(self) -> float | None:
+        """C of c·tanh(scores/c): the factor that is applied after the tanh."""
+        return None if self.scale_within_cap is None else self.scale / self.scale_within_cap
 
 
 def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
     scores = _walk_up(softmax.inputs[0], graphs)
     if scores is None:
         return None
-    down = _walk_down(softmax.outputs[0])
-    if down is None:
+    below = follow_probabilities(softmax)
+    if below is None:
         return None
-    below, product, problem = down
     query, key = scores.product.inputs
-    value = product.inputs[1]
+    value = below.product.inputs[1]
     assert query is not None
     assert key is not None
     assert value is not None
-    nodes = [scores.product, *scores.nodes, softmax, *below, product]
+    nodes = [scores.product, *scores.nodes, softmax, *below.nodes, below.product]
     site = AttentionSite(
-        "", "pattern", nodes, query, key, value, product.outputs[0],
+        "", "pattern", nodes, query, key, value, below.product.outputs[0],
         key_transposed=True, scale=scores.scale, terms=scores.terms,
-        softmax_dtype=scores.softmax_dtype,
+        softmax_dtype=scores.softmax_dtype, softcap=scores.softcap,
+        weights_returned=below.returned,
     )  # fmt: skip
-    site.problem = scores.problem or problem or _softmax_problem(softmax, graphs[0])
+    site.problem = scores.problem or _softmax_problem(softmax, graphs[0])
     return site
 
 
@@ -199,7 +205,7 @@ def _step_where(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
 def _step_softcap(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
     scores = _through(node, node.inputs[0], graphs, depth)
     if scores is not None:
-        scores.problem = "softcap (Tanh on the scores): no engine has a fused kernel for it"
+        scores.scale_within_cap = scores.scale
     return scores
 
 
@@ -212,51 +218,6 @@ _STEPS = {
     "Tanh": _step_softcap,
     "Where": _step_where,
 }
-
-
-def _walk_down(value: ir.Value) -> tuple[list[ir.Node], ir.Node, str] | None:
-    """From the probabilities to the product with V: nodes between, the product, what is wrong."""
-    nodes: list[ir.Node] = []
-    problem = ""
-    while True:
-        users = _users(value)
-        product = next((user for user in users if _multiplies_values(user, value)), None)
-        guard = _nan_guard(value)
-        others = len(users) - 1 - (1 if guard is not None else 0)
-        if value.is_graph_output() or (others > 0 and (product or guard)):
-            problem = "the attention weights are used or returned as well"
-        if product is not None:
-            return nodes, product, problem
-        following = guard or (users[0] if len(users) == 1 else None)
-        if following is None or following.op_type not in ("Cast", "Identity", "Where", "Dropout"):
-            return None
-        if following.op_type == "Where" and guard is None:
-            return None
-        nodes.append(following)
-        value = following.outputs[0]
-
-
-def _users(value: ir.Value) -> list[ir.Node]:
-    return list(dict.fromkeys(use.node for use in value.uses()))
-
-
-def _multiplies_values(node: ir.Node, value: ir.Value) -> bool:
-    return (
-        node.op_type == "MatMul"
-        and node.inputs[0] is value
-        and node.inputs[1] is not None
-        and not _is_weight(node.inputs[1])
-    )
-
-
-def _nan_guard(value: ir.Value) -> ir.Node | None:
-    """The Where of `Where(IsNaN(p), 0, p)`, if the value is its p."""
-    for user in _users(value):
-        if user.op_type == "Where" and user.inputs[2] is value:
-            test = user.inputs[0].producer() if user.inputs[0] is not None else None
-            if test is not None and test.op_type == "IsNaN" and test.inputs[0] is value:
-                return user
-    return None
 
 
 def _is_weight(value: ir.Value | None) -> bool:

@@ -22,6 +22,7 @@ _PERMUTATIONS: dict[tuple[bool, SourceLayout], list[int]] = {
 }
 _CANONICAL = (["Reshape", "Transpose"], ["Split", "Reshape", "Transpose"])
 _PACKED = ["Reshape", "Transpose", "Split"]
+_MOVED_ON: tuple[list[str], ...] = ([], ["Transpose"], ["Reshape"], ["Transpose", "Reshape"])
 
 
 def write_heads(
@@ -58,22 +59,51 @@ def columns_in_order(layout: HeadLayout) -> int | None:
 
 
 def is_canonical(tap: Tap) -> bool:
-    """Whether the value's heads already stand as this module writes them."""
+    """Whether the value's heads stand as this module writes them, with nothing behind."""
     types = _types(tap)
     if tap.rows:
         return types in ([], ["Split"])
-    packed = [*_PACKED, "Transpose"] if tap.transposed else _PACKED
-    return types in _CANONICAL or types == packed
+    return _behind_heads(tap) == [] or (
+        _is_packed(types) and tap.transposed and types[3:] == ["Transpose"]
+    )
+
+
+def is_split(tap: Tap, *, packed: bool) -> bool:
+    """Whether the heads are split off in the given way, whatever moves them afterwards.
+
+    Operands of three axes are made of four by another Reshape, until attention is written anew.
+    """
+    if tap.rows:
+        return _types(tap) in ([], ["Split"])
+    behind = _behind_heads(tap)
+    return behind in _MOVED_ON and _is_packed(_types(tap)) == packed
 
 
 def packed_heads(tap: Tap) -> ir.Value | None:
     """The output of a canonical Split of packed heads, (B,H,N,Dh), if the value is one."""
-    if not is_canonical(tap) or _types(tap)[:3] != _PACKED:
+    if not _is_packed(_types(tap)) or _behind_heads(tap) is None:
         return None
     nodes = tap.chain.nodes
     split = next(node for node in nodes if node.op_type == "Split")
     used = {value for node in nodes for value in node.inputs} | {tap.chain.end}
     return next(output for output in split.outputs if output in used)
+
+
+def _is_packed(types: list[str]) -> bool:
+    return types[:3] == _PACKED
+
+
+def _behind_heads(tap: Tap) -> list[str] | None:
+    """What moves the heads after they were made canonically; None where they were not."""
+    reshape = next((node for node in tap.chain.nodes if node.op_type == "Reshape"), None)
+    shape = reshape.inputs[1] if reshape is not None else None
+    if shape is None or shape.const_value is None or shape.const_value.numpy()[:2].any():
+        return None  # sizes of the example, or computed: not [0,0,H,Dh]
+    types = _types(tap)
+    known = next((form for form in (*_CANONICAL, _PACKED) if types[: len(form)] == form), None)
+    if _is_packed(types):
+        known = _PACKED
+    return types[len(known) :] if known is not None else None
 
 
 def _types(tap: Tap) -> list[str]:

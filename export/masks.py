@@ -31,7 +31,11 @@ _HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 
 def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
-    terms = [part for term in site.terms for part in _conjuncts(_without_additive_disguise(term))]
+    terms = [
+        part
+        for term in site.terms
+        for part in _conjuncts(_without_additive_disguise(term, graphs[0].dtype(site.query)))
+    ]
     meanings = [_meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
     by_number = any(
@@ -67,17 +71,57 @@ def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
     return all(d is not None and np.isin(d, (0, -math.inf)).all() for d in data)
 
 
-def _without_additive_disguise(term: MaskTerm) -> MaskTerm:
-    """Add(scores, Where(visible, 0, -inf)) hides exactly as Where(visible, scores, -inf) does."""
+def _without_additive_disguise(term: MaskTerm, dtype: ir.DataType | None) -> MaskTerm:
+    """Sees through a mask that is added to the scores only to hide them.
+
+    Add(scores, Where(visible, 0, fill)) and Add(scores, (1 - m)·fill) hide as
+    Where(visible, scores, fill) does, where fill is so low that no score changes it by adding. In
+    half precision only the last form is safe: a fill meant for float32 becomes -inf there, 0 times
+    which is NaN, and scores plus the lowest number overflow.
+    """
     node = term.value.producer()
-    if term.kind != "additive" or node is None or node.op_type != "Where":
+    if term.kind != "additive" or node is None or dtype is None:
         return term
+    while node.op_type == "Cast":
+        inner = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if inner is None:
+            return term
+        node = inner
+    lowest = float(ml_dtypes.finfo(dtype.numpy()).min)
+    if node.op_type == "Where":
+        return _from_where(node, lowest) or term
+    if node.op_type == "Mul":
+        return _from_product(node, lowest) or term
+    return term
+
+
+def _from_where(node: ir.Node, lowest: float) -> MaskTerm | None:
     condition, when_true, when_false = (*node.inputs,)
     assert condition is not None
     for inverted, zero, fill in ((False, when_true, when_false), (True, when_false, when_true)):
-        if constant_scalar(zero) == 0.0 and constant_scalar(fill) == -math.inf:
-            return MaskTerm("bool", condition, inverted)
-    return term
+        number = constant_scalar(fill)
+        if constant_scalar(zero) == 0.0 and number is not None and _absorbs(number, lowest):
+            return MaskTerm("bool", condition, inverted, number)
+    return None
+
+
+def _from_product(node: ir.Node, lowest: float) -> MaskTerm | None:
+    """(1 - m)·fill, of a mask m of zeros and ones."""
+    for hidden, factor in (node.inputs, node.inputs[::-1]):
+        number = constant_scalar(factor)
+        if number is None or hidden is None or not _absorbs(number, lowest):
+            continue
+        inputs, _, complete = ancestry([hidden])
+        whole = all(v.dtype is not None and not v.dtype.is_floating_point() for v in inputs)
+        if complete and inputs and whole:
+            # -inf times what is visible would be NaN, so no author meant it: a finite number did.
+            return MaskTerm("bool", hidden, True, max(number, lowest))
+    return None
+
+
+def _absorbs(fill: float, lowest: float) -> bool:
+    """Whether adding a score to the number gives the number again, in the graph's dtype."""
+    return fill <= max(lowest, -1e30)
 
 
 def _conjuncts(term: MaskTerm) -> list[MaskTerm]:
@@ -96,7 +140,7 @@ def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
     if data is None:
         return None
     if term.kind == "bool":
-        return ~data if term.inverted else data
+        return term.visible(data)
     hidden = data <= _hiding_value(data.dtype)
     return ~hidden if np.all(hidden | (data == 0)) else None
 
@@ -187,7 +231,8 @@ def _numbers_of(term: MaskTerm) -> tuple[int, int]:
             buffers.append(max(array.shape))
         elif array.dtype.kind != "b":
             # Negative floats are what hides, and no distances.
-            numbers = array if array.dtype.kind == "f" else np.abs(array)
+            wide = array.astype(np.float64)
+            numbers = wide if array.dtype.kind == "f" else np.abs(wide)
             whole = numbers[(numbers < _MAX_DISTANCE) & (numbers == np.round(numbers))]
             largest = max(largest, int(whole.max(initial=0)))
     return largest, min(buffers[1:], default=0)
@@ -305,7 +350,7 @@ def _alive(
         data = graph.data(term.value)
         if data is None:
             return None
-        seen = (~data if term.inverted else data) if term.kind == "bool" else data != -np.inf
+        seen = term.visible(data) if term.kind == "bool" else data != -np.inf
         try:
             seen = np.broadcast_to(seen, shape)
         except ValueError:  # a buffer that is too short for the size

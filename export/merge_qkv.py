@@ -22,7 +22,7 @@ import onnx_ir as ir
 
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.graph_writer import GraphWriter
-from attnport.export.heads import is_canonical, repeat_heads, write_heads
+from attnport.export.heads import is_split, repeat_heads, write_heads
 from attnport.export.projections import Group, Projection, find_groups
 from attnport.export.records import PassRecord
 from attnport.export.sites import AttentionSite, Operand
@@ -41,7 +41,7 @@ def merge_qkv(
         name = f"{group.site.name}/{group.kind}"
         if group.problem:
             notes.append(f"{name}: left alone: {group.problem}")
-        elif group.in_order and all(is_canonical(group.taps[w]) for w in group.members):
+        elif _is_done(group):
             notes.append(f"{name}: already one product")
         else:
             note = _in_words(group)
@@ -49,6 +49,13 @@ def merge_qkv(
             changed += 1
             notes.append(f"{name}: {note}")
     return PassRecord(name="merge_qkv", changed=changed, notes=tuple(notes))
+
+
+def _is_done(group: Group) -> bool:
+    """Whether one product holds the group, and its heads are split as they would be."""
+    taps = [group.taps[which] for which in group.members]
+    packed = _packs_heads(group, taps)
+    return group.in_order and all(is_split(tap, packed=packed) for tap in taps)
 
 
 def _in_words(group: Group) -> str:

@@ -1,6 +1,7 @@
 """The passes, in their order, on any ONNX graph.
 
     tidy               functions inlined, constants made initializers, dead nodes removed
+    einsum_to_matmul   batched products written as Einsum become MatMul
     merge_qkv          projections that share an input become one matrix
     write_pattern      every attention in the canonical form (or write_attention, the operator)
 
@@ -23,6 +24,7 @@ from attnport.errors import InternalError
 from attnport.export import capture_operator
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import guard_on, merged_heads, output_product
+from attnport.export.einsum import einsum_to_matmul
 from attnport.export.find_attention import find_attentions
 from attnport.export.masks import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
@@ -59,7 +61,8 @@ def run_passes(
     names = [value.name for value in model.graph.outputs]
     with _quiet():
         _tidy(model)
-        records = [merge_qkv(model.graph, *_unpack(look_at(model.graph, axes)))]
+        records = [einsum_to_matmul(model.graph)]
+        records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
         _tidy(model)
         view = look_at(model.graph, axes)
         fed = _fed_graphs(model.graph, view)

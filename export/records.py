@@ -56,8 +56,10 @@ class AttentionInfo(Record):
         mask: What hides or shifts scores besides causality.
         causal: Whether query i sees keys 0..i and nothing else is hidden by shape alone.
         dead_rows: Whether some input can leave a query without a single visible key.
-        recognised: Whether the passes understand it well enough to rewrite it.
-        reason: Why not, and what it would take; empty where recognised.
+        softcap: c where the scores are c·tanh(scores/c).
+        weights_returned: Whether the probabilities are used for something else as well.
+        recognised: Whether the passes understand it.
+        reason: Why it is not understood, or why it is left as it is all the same; else empty.
     """
 
     name: str
@@ -70,8 +72,15 @@ class AttentionInfo(Record):
     mask: Literal["none", "bool", "additive", "bool+additive"]
     causal: bool
     dead_rows: bool
+    softcap: float | None = None
+    weights_returned: bool = False
     recognised: bool
     reason: str = ""
+
+    @property
+    def rewritable(self) -> bool:
+        """Whether the passes write it anew."""
+        return self.recognised and self.softcap is None and not self.weights_returned
 
 
 class ProjectionGroup(Record):

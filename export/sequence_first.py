@@ -24,8 +24,11 @@ from attnport.export.concrete import ConcreteGraph, constant_array
 from attnport.export.graph_writer import GraphWriter
 from attnport.export.records import PassRecord
 
-_IN = {(0, 2, 1, 3): (1, 2, 0, 3), (0, 2, 3, 1): (1, 2, 3, 0)}
-_OUT = {(0, 2, 1, 3): (2, 0, 1, 3)}
+_IN: dict[tuple[int, ...], tuple[int, ...]] = {
+    (0, 2, 1, 3): (1, 2, 0, 3),
+    (0, 2, 3, 1): (1, 2, 3, 0),
+}
+_OUT: dict[tuple[int, ...], tuple[int, ...]] = {(0, 2, 1, 3): (2, 0, 1, 3)}
 
 _ELEMENTWISE = {
     "Abs", "Add", "And", "Cast", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Gelu", "Greater",

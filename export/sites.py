@@ -22,7 +22,8 @@ class MaskTerm:
     """Something that hides or shifts scores.
 
     Attributes:
-        kind: "bool" hides where `value` is False (or True, if inverted); "additive" is added.
+        kind: "bool" hides where `value` is False or 0 (otherwise, if inverted); "additive" is
+            added.
         value: The mask, which broadcasts to (B,H,N,T).
         inverted: Whether True means hidden.
         fill: What a hidden score becomes.
@@ -32,6 +33,11 @@ class MaskTerm:
     value: ir.Value
     inverted: bool = False
     fill: float = -math.inf
+
+    def visible(self, data: np.ndarray) -> np.ndarray:
+        """Of a bool term's data: where it leaves scores as they are."""
+        truth = data.astype(bool)
+        return ~truth if self.inverted else truth
 
 
 @dataclass
@@ -52,7 +58,10 @@ class AttentionSite:
         heads: H, where an attribute says so (the operator's three-dimensional form).
         kv_heads: Hkv, likewise.
         softmax_dtype: The dtype that the softmax runs in, where the graph casts to one.
-        problem: Why it cannot be rewritten; empty where it can.
+        softcap: c where the scores are c·tanh(scores/c); None where they are not capped.
+        weights_returned: Whether the probabilities are used for something else as well.
+        sizes: (H,Hkv,Dh) as the operands' shapes say them, where these are four-dimensional.
+        problem: Why it is not understood; empty where it is.
     """
 
     name: str
@@ -70,6 +79,9 @@ class AttentionSite:
     heads: int | None = None
     kv_heads: int | None = None
     softmax_dtype: ir.DataType | None = None
+    softcap: float | None = None
+    weights_returned: bool = False
+    sizes: tuple[int, int, int] | None = None
     problem: str = ""
     chains: dict[Operand, Chain] = field(default_factory=dict)
     layouts: dict[Operand, HeadLayout] = field(default_factory=dict)
@@ -83,20 +95,43 @@ class AttentionSite:
         mask: Literal["none", "bool", "additive", "bool+additive"] = "none"
         if kinds:
             mask = "bool+additive" if len(kinds) == 2 else next(iter(kinds))
-        query, key = self.layouts.get("query"), self.layouts.get("key")
+        heads, kv_heads, head_size = self._head_counts()
         return AttentionInfo(
             name=self.name,
             source=self.source,
             nodes=tuple(node.name or "" for node in self.nodes),
-            heads=query.heads if query else self.heads,
-            kv_heads=len(key.distinct_heads()[0]) if key else self.kv_heads,
-            head_size=query.head_size if query else None,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
             scale=self.total_scale,
             mask=mask,
             causal=self.causal,
             dead_rows=self.dead_rows,
+            softcap=self.softcap,
+            weights_returned=self.weights_returned,
             recognised=not self.problem,
-            reason=self.problem,
+            reason=self.problem or self.left_alone,
+        )
+
+    @property
+    def left_alone(self) -> str:
+        """Why it is understood and still not rewritten; empty where it is rewritten."""
+        if self.softcap is not None:
+            return "softcap: no engine has a fused kernel for it, so it is left as it is"
+        if self.weights_returned:
+            return (
+                "the attention weights are used or returned as well, which no fused kernel gives"
+            )
+        return ""
+
+    def _head_counts(self) -> tuple[int | None, int | None, int | None]:
+        """H, Hkv and Dh: of the layouts, else of attributes, else of shapes."""
+        query, key = self.layouts.get("query"), self.layouts.get("key")
+        sizes = self.sizes or (None, None, None)
+        return (
+            query.heads if query else self.heads or sizes[0],
+            len(key.distinct_heads()[0]) if key else self.kv_heads or sizes[1],
+            query.head_size if query else sizes[2],
         )
 
     @property
@@ -121,6 +156,15 @@ def find_layouts(site: AttentionSite, graphs: list[ConcreteGraph]) -> None:
         first = found[0]
         if first is not None and all(f is not None and f.same_as(first) for f in found):
             site.layouts[which] = first
+    found_sizes = {_sizes(site, graph) for graph in graphs}
+    site.sizes = found_sizes.pop() if len(found_sizes) == 1 else None
+
+
+def _sizes(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, int, int] | None:
+    query, key = graph.shape(site.query), graph.shape(site.value)
+    if query is None or key is None or len(query) != 4 or len(key) != 4:
+        return None
+    return query[1], key[1], query[3]
 
 
 def _layout(

@@ -64,7 +64,7 @@ def write_attention(
     """
     changed, notes = 0, []
     for site in sites:
-        problem = site.problem or _operand_problem(site, graphs)
+        problem = site.problem or site.left_alone or _operand_problem(site, graphs)
         if problem:
             notes.append(f"{site.name}: left as it is: {problem}")
             continue

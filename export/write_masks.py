@@ -129,9 +129,11 @@ class MaskWriter:
         return visible
 
     def _visible(self, term: MaskTerm) -> ir.Value:
-        if not term.inverted:
-            return term.value
-        return self._writer.op("Not", [term.value], "visible")
+        value, inverted = term.value, term.inverted
+        if value.dtype is not None and value.dtype != ir.DataType.BOOL:  # a number, 0 or not
+            zero = self._writer.scalar(0.0, value.dtype)
+            value, inverted = self._writer.op("Equal", [value, zero], "is_zero"), not inverted
+        return self._writer.op("Not", [value], "visible") if inverted else value
 
     def causal_visible(self) -> ir.Value:
         """(N,T): whether key j is at or before query i."""
