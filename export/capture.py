@@ -73,7 +73,7 @@ def _exported(
             cause = _what_narrows(module, example, axes)
             raise NarrowedRangeError(
                 f"{type(module).__name__} works on fewer sizes than declared"
-                f"{cause or ': ' + _summary(err)}: narrow the axis to what the module means, or "
+                f"{cause or ': ' + _violation(err)}: narrow the axis to what the module means, or "
                 "write it so that it does not ask for the size"
             ) from err
         raise ModuleError(
@@ -185,6 +185,12 @@ def _summary(error: BaseException) -> str:
     first = re.sub(r"\x1b\[[0-9;]*m", "", text.splitlines()[0])
     line = re.search(r'File "([^"]+)", line (\d+), in forward', str(error))
     return f"{first} (at {line[1]}:{line[2]})" if line else first
+
+
+def _violation(error: BaseException) -> str:
+    """The constraint that torch names, in the lines after its first."""
+    named = re.search(r"^ +- (.*?)\.?$", str(error), re.MULTILINE)
+    return named[1] if named else _summary(error)
 
 
 @contextlib.contextmanager
