@@ -1,4 +1,8 @@
-"""Reads the body of a request: so much of it, so long, and decompressed no further than that."""
+"""Reads the body of a request: so much of it, so long, and decompressed no further than that.
+
+A connection is not closed on a client that still sends: it would see a reset, and not the sentence.
+uvicorn throws away what is left of the body, and `connection` bounds for how long.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,6 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
         raise RefusedError(
             415,
             f"the content encoding {encoding[:40]!r} is not read here: send gzip, deflate or none",
-            closes=True,
         )
     _refuse_announced(headers.get("content-length"), limits.body_bytes)
     try:
@@ -132,5 +135,4 @@ def _too_large(what: str, limit_bytes: int) -> RefusedError:
         413,
         f"the body has {what}, and {limit_bytes} are taken: send fewer rows at a time, or raise the "
         "server's --max-body-mib",
-        closes=True,
     )

@@ -126,6 +126,17 @@ class _Answer:
         await self._send({"type": "http.response.body", "body": body})
 
 
+def status_of(error: Exception) -> int:
+    """The HTTP status that an error becomes."""
+    if isinstance(error, RefusedError):
+        return error.status
+    if isinstance(error, ClientGoneError):
+        return CLIENT_LEFT
+    if isinstance(error, InputError):
+        return 400
+    return 503 if isinstance(error, MemoryError) else 500
+
+
 def _refusal(error: Exception, scope: Scope, trace: Trace) -> RefusedError:
     if isinstance(error, HTTPException):
         error = _no_route(error.status_code, scope)
@@ -133,14 +144,15 @@ def _refusal(error: Exception, scope: Scope, trace: Trace) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, InputError):
-        return RefusedError(400, str(error))
+        return RefusedError(status_of(error), str(error))
     if isinstance(error, MemoryError):
         return RefusedError(
-            503, "the server has not enough memory for this request now: try again later"
+            status_of(error),
+            "the server has not enough memory for this request now: try again later",
         )
     LOGGER.error("internal error", exc_info=error, extra={"request_id": trace.request_id})
     return RefusedError(
-        500,
+        status_of(error),
         f"an error of the server itself ({type(error).__name__}): its log tells more under the "
         f"request id {trace.request_id}",
     )

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from attnport.serve.batcher import Computed
 from attnport.serve.body import compressed, read_body, response_encoding
 from attnport.serve.catalog import Catalog
-from attnport.serve.gate import CLIENT_LEFT, Trace
+from attnport.serve.gate import Trace, status_of
 from attnport.serve.metrics import Metrics
 from attnport.serve.oip.exchange import (
     HEADER_LENGTH,
@@ -23,7 +23,7 @@ from attnport.serve.oip.exchange import (
     write_response,
 )
 from attnport.serve.oip.request import InferRequest
-from attnport.serve.refusal import ClientGoneError, RefusedError
+from attnport.serve.refusal import RefusedError
 from attnport.serve.served_model import ServedModel
 from attnport.serve.settings import Limits
 
@@ -55,7 +55,7 @@ class Inference:
             status = response.status_code
             return response
         except Exception as err:
-            status = _status_of(err)
+            status = status_of(err)
             raise
         finally:
             self._in_progress -= 1
@@ -87,7 +87,6 @@ class Inference:
                 503,
                 f"{self._limits.requests} requests are in progress, and no more are taken: send it "
                 "again later",
-                closes=True,
             )
 
     async def _compute(
@@ -129,11 +128,3 @@ async def _response(message: Message, accepted: str) -> Response:
         else:
             body = await asyncio.to_thread(compressed, body, encoding)
     return Response(body, headers=headers)
-
-
-def _status_of(error: Exception) -> int:
-    if isinstance(error, ClientGoneError):
-        return CLIENT_LEFT
-    if isinstance(error, RefusedError):
-        return error.status
-    return 400 if isinstance(error, ValueError) else 500

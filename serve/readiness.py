@@ -40,6 +40,9 @@ async def make_ready(endpoint: Endpoint) -> None:
             )
         except AttnportError as err:
             model.reason = str(err)
+        except Exception as err:
+            model.reason = f"its cases could not be run ({type(err).__name__}: {err})"
+            LOGGER.error("internal error", exc_info=err, extra=labels)
         model.ready = not model.reason
         endpoint.metrics.ready.labels(model.name, model.version).set(int(model.ready))
         if model.ready:

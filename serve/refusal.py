@@ -10,8 +10,7 @@ class RefusedError(AttnportError):
 
     Attributes:
         status: The HTTP status.
-        closes: Whether the connection is closed after it, because the rest of what the client
-            sends cannot be told from a next request, or is not wanted.
+        closes: Whether the connection is closed after it, because the rest is not awaited.
     """
 
     def __init__(self, status: int, sentence: str, *, closes: bool = False) -> None:

@@ -18,7 +18,7 @@ from tests.serve.bundles import NumpyIdentity, identity_bundle, sample
 from tests.serve.running import Running, running, wait_until
 
 from attnport.engines.open import open_engine
-from attnport.errors import UsageError
+from attnport.errors import GraphError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.serve.oip.exchange import write_request
 from attnport.serve.served_model import ServedModel
@@ -85,6 +85,33 @@ def test_a_body_beyond_the_limit(identity: Bundle) -> None:
         reply = _chunked(endpoint, [b" " * 500] * 5)
         assert b"413" in reply.split(b"\r\n")[0]
         assert b"more than 2000 bytes" in reply
+
+
+def test_a_client_that_goes_on_sending_sees_the_sentence(identity: Bundle) -> None:
+    model = ServedModel("m", "1", identity, open_engine(identity, "ort-cpu", threads=1))
+    with running([model], settings(body_bytes=1 << 20)) as endpoint:
+        status, answer = endpoint.infer("m", b" " * (64 << 20))
+        assert (status, "1048576 are taken" in answer["error"]) == (413, True)
+        reply = _chunked(endpoint, [b" " * (1 << 20)] * 16)
+        assert b" 413 " in reply.split(b"\r\n")[0]
+
+
+def test_an_engine_that_fails_is_the_server_s_fault(identity: Bundle) -> None:
+    class Broken(NumpyIdentity):
+        def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            if len(feeds["x"]) > 2:
+                raise GraphError("it does not take three rows")
+            return super().run(feeds)
+
+    model = ServedModel("m", "1", identity, Broken(identity))
+    with running([model], settings()) as endpoint:
+        body, headers = message(identity, rows=3)
+        reply = endpoint.send("POST", "/v2/models/m/infer", body, headers)
+        assert reply.status == 500
+        said = json.loads(reply.body)["error"]
+        assert "an error of the server itself (GraphError)" in said
+        assert reply.headers["x-request-id"] in said
+        assert b'code="500",model="m"' in endpoint.send("GET", "/metrics").body
 
 
 def _chunked(endpoint: Running, parts: list[bytes]) -> bytes:
