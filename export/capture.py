@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import io
 import logging
 import math
 import re
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -76,17 +78,44 @@ def _exported(
                 f"{cause or ': ' + _violation(err)}: narrow the axis to what the module means, or "
                 "write it so that it does not ask for the size"
             ) from err
+        _require_that_it_runs(module, example)
         raise ModuleError(
             f"torch.export cannot capture {type(module).__name__}: {_summary(err)}"
         ) from err
 
 
+def _require_that_it_runs(module: torch.nn.Module, example: Example) -> None:
+    """Tells a module that fails by itself from one that only torch.export cannot take."""
+    try:
+        module(*example.args, **example.kwargs)
+    except Exception as err:
+        values = (*example.args, *example.kwargs.values())
+        shapes = [tuple(value.shape) for value in values if isinstance(value, torch.Tensor)]
+        given = ", ".join(map("{} {}".format, example.names, shapes))
+        first = (str(err).strip() or type(err).__name__).splitlines()[0]
+        raise ModuleError(
+            f"{type(module).__name__} itself fails on inputs of the shapes {given}: "
+            f"{first}{_own_line(err)}: mend it, or give it inputs that it takes"
+        ) from err
+
+
+def _own_line(error: BaseException) -> str:
+    """The innermost line of what was raised that is not torch's own."""
+    torch_home = str(Path(torch.__file__).parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((torch_home, __file__, "<")):
+            return f" (at {frame.filename}:{frame.lineno})"
+    return ""
+
+
 def _export(
     module: torch.nn.Module, example: Example, shapes: dict[str, Any]
 ) -> torch.export.ExportedProgram:
-    return torch.export.export(
-        module, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
-    )
+    # torch 2.13 prints the graph so far where it fails, past its own loggers.
+    with contextlib.redirect_stderr(io.StringIO()):
+        return torch.export.export(
+            module, example.args, example.kwargs, dynamic_shapes=shapes, strict=False
+        )
 
 
 def _what_narrows(module: torch.nn.Module, example: Example, axes: Mapping[str, Axis]) -> str:
@@ -195,11 +224,15 @@ def _violation(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's own notices (absent torchvision, renamed symbols) are not the user's."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    """The libraries' own notices (absent torchvision, renamed symbols) are not the user's.
+
+    torch logs the traceback of what it then raises; the sentence made of that is enough. What is
+    asked for by TORCH_LOGS has a level of its own, and is still shown.
+    """
+    loggers = [logging.getLogger(name) for name in ("torch", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
-        logger.setLevel(logging.ERROR)
+        logger.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ class NoTranslation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = torch.ops.aten.igamma(x.abs(), x.abs())
         return output
+
+
+class ForgotTheTranspose(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(x @ x, -1)
 
 
 class Broken(nn.Module):
@@ -211,14 +217,29 @@ def test_a_module_that_depends_on_data() -> None:
     assert f"{Path(__file__).name}:{line}" in str(caught.value)
 
 
+def test_torch_adds_nothing_to_the_sentence(capfd: pytest.CaptureFixture[str]) -> None:
+    for module in (DependsOnData(), ForgotTheTranspose()):
+        with pytest.raises(ModuleError):
+            captured(module, X)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_an_operator_without_a_translation() -> None:
     with pytest.raises(ModuleError, match=r"no translation for NoTranslation.*igamma"):
         captured(NoTranslation(), X)
 
 
 def test_a_module_that_fails_itself() -> None:
-    with pytest.raises(ModuleError, match=r"cannot capture Broken.*no weights were loaded"):
+    with pytest.raises(ModuleError, match=r"Broken itself fails .*no weights were loaded"):
         captured(Broken(), X)
+
+
+def test_a_module_that_multiplies_what_does_not_fit() -> None:
+    shape = re.escape(f"x {tuple(X.shape)}")
+    line = line_of(ForgotTheTranspose, "x @ x")
+    where = re.escape(f"{Path(__file__).name}:{line}")
+    with pytest.raises(ModuleError, match=rf"itself fails on .* {shape}: .*{where}"):
+        captured(ForgotTheTranspose(), X)
 
 
 def test_a_module_that_cannot_be_copied() -> None:
