@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -15,6 +17,7 @@ from tests.serve.soak import soak
 from tests.validate.small_bundle import make_bundle
 
 from attnport import cli
+from attnport.cli.failures import tell_failure
 from attnport.validate.prove import prove
 from attnport.validate.requirements import Requirements
 
@@ -53,6 +56,25 @@ def test_a_stop_under_load_loses_nothing(tmp_path: Path) -> None:
     assert [wrong for client in asking for wrong in client.wrong] == []
     assert set(accepted.values()) == {200}
     assert set(accepted) == answered
+
+
+def test_serving_needs_no_torch() -> None:
+    code = (
+        "import sys, attnport.serve.server, attnport.serve.open_models, attnport.serve.app; "
+        "import attnport.serve.prove_endpoint, attnport.serve.repository.write; "
+        "sys.exit(', '.join(m for m in ('torch', 'onnxscript') if m in sys.modules) or None)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("module", ["starlette", "uvicorn", "httptools", "prometheus_client"])
+def test_what_is_not_installed_is_named(capsys: pytest.CaptureFixture[str], module: str) -> None:
+    error = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert tell_failure(error, verbose=False) == 2
+    assert "pip install 'attnport[serve]'" in capsys.readouterr().err
 
 
 BAD = [

@@ -10,7 +10,15 @@ from attnport.errors import AttnportError
 BAD_INPUT, OURS = 2, 4
 
 # The modules that an extra of attnport brings; any other missing one is a broken installation.
-_EXTRAS = {"torch": "export", "onnxscript": "export"}
+_EXTRAS = {
+    "torch": "export",
+    "onnxscript": "export",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "httptools": "serve",
+    "prometheus_client": "serve",
+    "pythonjsonlogger": "serve",
+}
 
 
 def tell_failure(error: Exception, *, verbose: bool) -> int:
