@@ -5,6 +5,7 @@
 # make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
 #              NAMES='bert llama' names some, ZOO_ARGS=--latency measures ONNX Runtime, too
+# make cases   what exporters were reported to get wrong, every case in every dtype
 # make lint    mend what can be mended: imports, format            make clean
 #
 # The first of them makes the environment .venv. What it installs depends on the machine:
@@ -31,7 +32,7 @@ endif
 CPU_TORCH := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: zoo test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -58,6 +59,9 @@ bench-serve: $(STAMP) $(TRITON_STAMP)
 zoo: $(STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.zoo.run $(NAMES) $(ZOO_ARGS)
+
+cases: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "" tests/cases
 
 check: $(STAMP)
 	$(BIN)/ruff check .
