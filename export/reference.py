@@ -34,6 +34,10 @@ from attnport.export.module_forms import (
 from attnport.export.records import OutputReference, TensorSpec
 from attnport.export.reference_errors import known_of, perturbed_module, perturbed_tensor
 
+# Of so many numbers dropout keeps all in both of two runs once in 10^8, even at p = 0.01: smaller
+# inputs, as the case of the smallest sizes has, may well come out alike.
+_ENOUGH_NUMBERS = 1024
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -140,13 +144,13 @@ class Reference:
         return tuple(held)
 
     def _require_deterministic(self, wide: Mapping[str, torch.Tensor]) -> None:
-        """Once, on the first inputs: the others would tell the same."""
+        """Until it was asked at inputs so large that dropout has hardly left all as it was."""
         if self._deterministic:
             return
         self._run(self._double, wide)  # a module that fails says so in its own words
         with sdpa_kernel(SDPBackend.MATH):
             require_deterministic(self._double, wide)
-        self._deterministic = True
+        self._deterministic = sum(map(torch.Tensor.numel, wide.values())) >= _ENOUGH_NUMBERS
 
     def _run_eager(self, low: Mapping[str, torch.Tensor]) -> tuple[list[np.ndarray] | None, str]:
         """The module in its own dtype; where it fails and float64 did not, None and the reason."""

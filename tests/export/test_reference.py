@@ -115,6 +115,21 @@ def test_dropout_that_was_left_on_is_found_and_named() -> None:
     assert f"{__file__}:" in str(caught.value)
 
 
+class DropoutOfMany(nn.Module):
+    """Leaves one token as it is, as dropout does by chance."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x, 0.5) if x.shape[1] > 1 else x
+
+
+def test_dropout_that_the_smallest_case_does_not_show_is_found_in_the_next() -> None:
+    module = module_in_dtype(DropoutOfMany(), "float32")
+    reference = Reference(module, "float32", [Y])
+    reference.compute({"x": inputs()["x"][:1, :1]}, ["x"], 0)
+    with pytest.raises(ModuleError, match="not deterministic"):
+        reference.compute(inputs(), ["x"], 0)
+
+
 def test_a_module_that_changes_by_itself_is_found() -> None:
     with pytest.raises(ModuleError, match="changes its own state"):
         computed(Counting())
