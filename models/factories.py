@@ -73,10 +73,11 @@ class Factory:
             raise UsageError(f"{self.source} does not take {', '.join(unknown)}: {takes}")
         needed = [p.name for p in by_name if p.default is p.empty and p.name not in sizes]
         if needed:
-            examples = ",".join(f"{name}=…" for name in needed)
+            options = " ".join(f"--set {name}=…" for name in needed)
+            braces = ",".join(f"{name}=…" for name in needed)
             raise UsageError(
-                f"{self.source} needs {', '.join(needed)}: give each a value, "
-                f"such as {self.source}{{{examples}}}"
+                f"{self.source} needs {', '.join(needed)}: give each a value, with {options} or "
+                f"as {self.source}{{{braces}}}"
             )
 
 

@@ -47,14 +47,17 @@ ERRORS = [
     (["build", "{tmp}/newer", "--engine", "ort-cpu"], "upgrade attnport"),
     (["validate", "{tmp}/nothing", "--engine", "ort-cpu"], "is not a folder"),
     (["validate", "{tmp}/small", "--engine", "ort-cup"], "the engines are: torch-eager"),
-    (["validate", "{tmp}/small", "--require", "{tmp}/nothing.yaml"], "cannot be read as YAML"),
+    (
+        ["validate", "{tmp}/small", "--require", "{tmp}/nothing.yaml"],
+        "(No such file or directory)",
+    ),
     (["validate", "{tmp}/small", "--require", "{tmp}/wrong.yaml"], "did you mean 'parity'?"),
     (["inspect", "{tmp}/nothing.onnx"], "does not exist"),
     (["inspect", "{tmp}/truncated.onnx"], "truncated.onnx"),
     (["inspect", "{tmp}/text.onnx"], "text.onnx"),
     (["inspect", "{tmp}/empty.onnx"], "empty.onnx"),
     (["inspect", "{tmp}/foreign.plan"], "is no plan"),
-    (["run", "{tmp}/nothing.yaml"], "cannot be read as YAML"),
+    (["run", "{tmp}/nothing.yaml"], "(No such file or directory)"),
     (["run", "{tmp}/wrong.yaml"], "is no key of a pipeline"),
 ]
 

@@ -57,7 +57,11 @@ def load_gates(path: str | Path) -> Gates:
         content: object = (
             _tool_table(tomllib.loads(text)) if file.suffix == ".toml" else yaml.safe_load(text)
         )
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, tomllib.TOMLDecodeError) as err:
+    except OSError as err:
+        raise UsageError(
+            f"{file} cannot be read ({err.strerror}): name a YAML file, or a pyproject.toml"
+        ) from err
+    except (UnicodeDecodeError, yaml.YAMLError, tomllib.TOMLDecodeError) as err:
         raise UsageError(f"{file} cannot be read: {err}") from err
     if not isinstance(content, dict):
         raise UsageError(f"{file} holds no requirements: give {', '.join(Gates.model_fields)}")

@@ -137,7 +137,9 @@ def load_pipeline(path: str | Path) -> Pipeline:
     """
     try:
         content = yaml.safe_load(Path(path).read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as err:
+    except OSError as err:
+        raise UsageError(f"{path} cannot be read ({err.strerror}): name a YAML file") from err
+    except (UnicodeDecodeError, yaml.YAMLError) as err:
         raise UsageError(f"{path} cannot be read as YAML: {err}") from err
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no pipeline: give {', '.join(_keys(Pipeline))}")

@@ -128,10 +128,9 @@ def export(
 def _show_bundle(bundle: Bundle) -> None:
     manifest = bundle.manifest
     files = [bundle.model_path, bundle.model_path.with_name("model.onnx.data")]
-    mib = sum(file.stat().st_size for file in files if file.is_file()) / 2**20
-    say(
-        f"{bundle.model_path}  {manifest.dtype}, opset {manifest.opset}, {mib:.1f} MiB with weights"
-    )
+    kib = sum(file.stat().st_size for file in files if file.is_file()) / 2**10
+    size = f"{kib:.0f} KiB" if kib < 2**10 else f"{kib / 2**10:.1f} MiB"
+    say(f"{bundle.model_path}  {manifest.dtype}, opset {manifest.opset}, {size} with weights")
     for done in manifest.passes:
         say(f"  {done.name}: {done.changed} changed")
         for note in done.notes:
