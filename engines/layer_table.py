@@ -29,7 +29,7 @@ def parse_layer_tables(messages: Iterable[str]) -> tuple[PlanLayer, ...]:
     Raises:
         InternalError: If there is no row, so that nothing can be said of the plan.
     """
-    layers = tuple(
+    layers = _numbered_from_0(
         layer
         for message in messages
         if message.startswith(TABLE_HEADER)
@@ -42,6 +42,20 @@ def parse_layer_tables(messages: Iterable[str]) -> tuple[PlanLayer, ...]:
             "fusion: please report it with the version of TensorRT"
         )
     return layers
+
+
+def _numbered_from_0(rows: Iterable[PlanLayer]) -> tuple[PlanLayer, ...]:
+    """The rows with profiles 0, 1, … in place of the indices in their names.
+
+    An index counts the engine's layers, and copies of shapes to the device stand among them: the
+    only profile of an engine that begins with such a copy is `_myl1`.
+    """
+    layers = tuple(rows)
+    indices = sorted({layer.profile for layer in layers if _PROFILE.search(layer.name)})
+    profiles = {index: profile for profile, index in enumerate(indices)}
+    return tuple(
+        layer.model_copy(update={"profile": profiles.get(layer.profile, 0)}) for layer in layers
+    )
 
 
 def parse_inspections(documents: Iterable[str]) -> tuple[PlanLayer, ...]:

@@ -44,6 +44,13 @@ def test_rows_of_the_table() -> None:
     assert [layer.is_kernel for layer in layers] == [False, True, True, True, True]
 
 
+def test_profiles_are_numbered_from_0_where_a_copy_stands_before_the_first() -> None:
+    copy = "Name: [ShapeHostToDeviceCopy 0], LayerType: ShapeHostToDevice, TacticName: , Metadata: "
+    shifted = RECORDED.replace("_myl1_", "_myl2_").replace("_myl0_", "_myl1_")
+    layers = parse_layer_tables([shifted.replace("Layers:\n", f"Layers:\n{copy}\n")])
+    assert [layer.profile for layer in layers] == [0, 0, 0, 0, 0, 1]
+
+
 @pytest.mark.parametrize("messages", [[], ["Layers:\n"], ["Engine Metadata:\n"]])
 def test_a_builder_that_says_nothing_is_an_error_of_ours(messages: list[str]) -> None:
     with pytest.raises(InternalError, match="no table of layers"):
