@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,14 +44,17 @@ def main() -> int:
     kept = _read(asked.results)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.zoo.measure", "transformers"])
-    for entry in entries:
-        outcome = _measured(context, entry, options)
-        before = kept.get(entry.name)
-        if before is not None:
-            outcome = _with_kept(outcome, before, options)
-        kept[entry.name] = outcome
-        print(line_of(entry, outcome), flush=True)
-        _write(asked.results, kept)
+    # Latency is measured by one process at a time.
+    with ThreadPoolExecutor(1 if asked.latency else asked.jobs) as pool:
+        running = {pool.submit(_measured, context, entry, options): entry for entry in entries}
+        for done in as_completed(running):
+            entry, outcome = running[done], done.result()
+            before = kept.get(entry.name)
+            if before is not None:
+                outcome = _with_kept(outcome, before, options)
+            kept[entry.name] = outcome
+            print(line_of(entry, outcome), flush=True)
+            _write(asked.results, kept)
     return 0
 
 
@@ -63,6 +67,7 @@ def _arguments() -> argparse.Namespace:
         action="store_true",
         help="keep what results.json says of torch.onnx's own exports, which we cannot change",
     )
+    parser.add_argument("--jobs", type=int, default=2, help="architectures at a time")
     parser.add_argument("--latency", action="store_true", help="ONNX Runtime's latency, too")
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
