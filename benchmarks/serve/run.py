@@ -36,7 +36,6 @@ from attnport.validate.machine import this_machine
 
 MODEL = "multi-head-512-8"
 TOKENS = 128
-USERS = (1, 4, 8, 16)
 SEED = 0
 
 
@@ -44,6 +43,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--seconds", type=float, default=4.0, help="of each go")
     arguments.add_argument("--rounds", type=int, default=5)
+    arguments.add_argument("--users", type=int, nargs="+", default=[1, 4, 8, 16])
     options = arguments.parse_args()
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     with tempfile.TemporaryDirectory(prefix="attnport-bench-") as name:
@@ -55,7 +55,7 @@ def main() -> None:
             "seconds": options.seconds,
             "rounds": options.rounds,
             "overhead": _overhead(folder),
-            "load": _compare(folder, options.seconds, options.rounds),
+            "load": _compare(folder, options.users, options.seconds, options.rounds),
         }
     write_results(results, Path(__file__).parent)
 
@@ -64,7 +64,9 @@ def _bundle(folder: Path) -> Bundle:
     return bundle_from_spec(resolve(MODEL), folder / MODEL, dtype="float32", max_cases=4)
 
 
-def _compare(folder: Path, seconds: float, rounds: int) -> list[dict[str, Any]]:
+def _compare(
+    folder: Path, user_counts: list[int], seconds: float, rounds: int
+) -> list[dict[str, Any]]:
     bundle = _bundle(folder)
     draws = np.random.default_rng(SEED)
     x = draws.standard_normal((1, TOKENS, 512)).astype(np.float32)
@@ -75,7 +77,7 @@ def _compare(folder: Path, seconds: float, rounds: int) -> list[dict[str, Any]]:
         for url in urls.values():
             run_load(url, request, users=4, seconds=2)  # both are warm before anything counts
         for number in range(rounds):
-            for users in USERS:
+            for users in user_counts:
                 order = list(urls)
                 shuffle.shuffle(order)
                 loads = {}

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attnport.engines.plan import EnginePlan
+from attnport.engines.plan_file import load_plan, plan_path
 from attnport.engines.profiles import profile_from_axes
-from attnport.errors import UsageError
+from attnport.errors import BundleError, UsageError
 from attnport.export.bundle import MODEL, Bundle
 from attnport.export.records import CaseRecord, TensorSpec
 from attnport.serve.batch_axis import BATCH
@@ -58,7 +60,7 @@ def config_from_bundle(
 
     Raises:
         UsageError: If the backend has no such dtype.
-        BundleError: If a case cannot be read.
+        BundleError: If a case, or the plan that is to be served, cannot be read.
     """
     manifest = bundle.manifest
     tensors = (*manifest.inputs, *manifest.outputs)
@@ -80,7 +82,7 @@ def config_from_bundle(
         versions=tuple(versions),
         instances=options.instances,
         device=options.device or ("gpu" if uses_gpu else "cpu"),
-        profiles=(0,) if options.backend == "tensorrt" else (),
+        profiles=_profiles(bundle) if options.backend == "tensorrt" else (),
         queue_delay_us=options.queue_delay_us if rows > 0 else None,
         preferred_batch_sizes=options.preferred_batches,
         warmups=warmups,
@@ -88,6 +90,25 @@ def config_from_bundle(
         parameters=_parameters(options),
     )
     return config, files
+
+
+def triton_plan(bundle: Bundle) -> EnginePlan:
+    """The plan of TensorRT proper that lies in the bundle.
+
+    Raises:
+        BundleError: If there is none, or it is not whole, or of another export.
+    """
+    plan = load_plan(plan_path(bundle.path, "tensorrt"))
+    if plan.bundle_hash != bundle.hash or plan.path is None:
+        raise BundleError(
+            f"the plan in {bundle.path} was built from another export: build it again with "
+            f"`attnport build {bundle.path} --engine tensorrt`"
+        )
+    return plan
+
+
+def _profiles(bundle: Bundle) -> tuple[int, ...]:
+    return tuple(range(max(len(triton_plan(bundle).profiles), 1)))
 
 
 def _max_batch(bundle: Bundle, options: RepositoryOptions) -> int:

@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnport.engines.plan_file import load_plan, plan_path
-from attnport.errors import BundleError, UsageError
+from attnport.errors import UsageError
 from attnport.export.bundle import MODEL, Bundle
 from attnport.serve.open_models import Source, require_name
 from attnport.serve.repository.checks import problems
@@ -17,6 +16,7 @@ from attnport.serve.repository.config_from_bundle import (
     PLAN,
     RepositoryOptions,
     config_from_bundle,
+    triton_plan,
 )
 
 CONFIG, WARMUP = "config.pbtxt", "warmup"
@@ -119,20 +119,12 @@ def _write(
 
 def _copy_model(bundle: Bundle, config: ModelConfig, folder: Path) -> None:
     if config.backend == "tensorrt":
-        _copy_plan(bundle, folder)
+        plan = triton_plan(bundle).path
+        assert plan is not None, "triton_plan checked it"
+        shutil.copyfile(plan, folder / PLAN)
         return
     for name in bundle.manifest.files:
         if name.startswith(MODEL):  # the graph, and its weights beside it
             shutil.copyfile(bundle.path / name, folder / name)
     if config.backend == "python":
         shutil.copyfile(_PYTHON_MODEL, folder / config.file)
-
-
-def _copy_plan(bundle: Bundle, folder: Path) -> None:
-    plan = load_plan(plan_path(bundle.path, "tensorrt"))
-    if plan.bundle_hash != bundle.hash or plan.path is None:
-        raise BundleError(
-            f"the plan in {bundle.path} was built from another export: build it again with "
-            f"`attnport build {bundle.path} --engine tensorrt`"
-        )
-    shutil.copyfile(plan.path, folder / PLAN)

@@ -105,7 +105,7 @@ def test_tensorrt_inside_onnxruntime(bundle: Bundle, tmp_path: Path) -> None:
     assert config.instance_group[0].kind == SCHEMA.ModelInstanceGroup.KIND_GPU
 
 
-def with_plan(bundle: Bundle, bundle_hash: str | None = None) -> bytes:
+def with_plan(bundle: Bundle, bundle_hash: str | None = None, profiles: int = 1) -> bytes:
     """A plan's file and record: building a real one takes a GPU, and only its bytes are copied."""
     file = bundle.path / "model.tensorrt.plan"
     file.write_bytes(b"a plan")
@@ -119,17 +119,19 @@ def with_plan(bundle: Bundle, bundle_hash: str | None = None) -> bytes:
         plan_sha256=file_sha256(file),
         versions={},
         build_seconds=1.0,
+        profiles=({"batch": (1, 2, 3)},) * profiles,
     )
     file.with_name(file.name + ".json").write_text(plan.model_dump_json())
     return file.read_bytes()
 
 
-def test_a_plan(bundle: Bundle, tmp_path: Path) -> None:
-    content = with_plan(bundle)
+@pytest.mark.parametrize(("profiles", "listed"), [(0, ["0"]), (1, ["0"]), (2, ["0", "1"])])
+def test_a_plan(bundle: Bundle, tmp_path: Path, profiles: int, listed: list[str]) -> None:
+    content = with_plan(bundle, profiles=profiles)
     config = written(bundle, tmp_path, backend="tensorrt")
     assert (config.backend, config.default_model_filename) == ("tensorrt", "model.plan")
     (group,) = config.instance_group
-    assert (list(group.profile), group.kind) == (["0"], SCHEMA.ModelInstanceGroup.KIND_GPU)
+    assert (list(group.profile), group.kind) == (listed, SCHEMA.ModelInstanceGroup.KIND_GPU)
     folder = tmp_path / "repository" / "small" / "1"
     assert [file.name for file in folder.iterdir()] == ["model.plan"]
     assert (folder / "model.plan").read_bytes() == content
