@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from attnport.engines.plan_file import plan_path
 from attnport.errors import UsageError
 from attnport.export.bundle import MODEL, Bundle
 from attnport.serve.open_models import Source, require_name
@@ -16,7 +17,6 @@ from attnport.serve.repository.config_from_bundle import (
     PLAN,
     RepositoryOptions,
     config_from_bundle,
-    triton_plan,
 )
 
 CONFIG, WARMUP = "config.pbtxt", "warmup"
@@ -119,9 +119,8 @@ def _write(
 
 def _copy_model(bundle: Bundle, config: ModelConfig, folder: Path) -> None:
     if config.backend == "tensorrt":
-        plan = triton_plan(bundle).path
-        assert plan is not None, "triton_plan checked it"
-        shutil.copyfile(plan, folder / PLAN)
+        # `triton_plan` looked at it when the config was made.
+        shutil.copyfile(plan_path(bundle.path, "tensorrt"), folder / PLAN)
         return
     for name in bundle.manifest.files:
         if name.startswith(MODEL):  # the graph, and its weights beside it
