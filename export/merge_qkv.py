@@ -183,7 +183,7 @@ def _in_three_axes(writer: GraphWriter, heads: ir.Value, which: Operand, axes: A
         rows = writer.op("Transpose", [heads], f"{which}_rows", {"perm": [0, 2, 1, 3]})
         return writer.op("Reshape", [rows, writer.integers([0, 0, -1])], f"{which}_columns")
     if axes == "batch":
-        last = writer.op("Shape", [heads], f"{which}_last", {"start": 2, "end": 4})
+        last = writer.sizes(heads, 2, 4, f"{which}_last")
         sizes = writer.op("Concat", [writer.integers([-1]), last], f"{which}_sizes", {"axis": 0})
         return writer.op("Reshape", [heads, sizes], f"{which}_batch")
     return heads

@@ -1,6 +1,7 @@
 """The passes, in their order, on any ONNX graph.
 
     tidy               functions inlined, constants made initializers, dead nodes removed
+    expand_operator    the operator's cache, key lengths and window written out
     einsum_to_matmul   batched products written as Einsum become MatMul
     merge_qkv          projections that share an input become one matrix
     write_pattern      every attention in the canonical form (or write_attention, the operator)
@@ -26,6 +27,7 @@ from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import guard_on, merged_heads, output_product
 from attnport.export.einsum import einsum_to_matmul
 from attnport.export.find_attention import find_attentions
+from attnport.export.expand_operator import expand_operator
 from attnport.export.masks import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
 from attnport.export.projections import find_groups
@@ -62,9 +64,11 @@ def run_passes(
     with _quiet():
         _tidy(model)
         records = [einsum_to_matmul(model.graph)]
+        records.append(expand(model, axes, form))
         records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
         _tidy(model)
         view = look_at(model.graph, axes)
+        model.graph.sort()
         fed = _fed_graphs(model.graph, view)
         records.append(write_attention(model.graph, view.sites, view.graphs, fed, form))
         model.graph.sort()
@@ -76,6 +80,17 @@ def run_passes(
 
 def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> Inspection:
     """Every attention and projection group of a graph, which is not changed."""
+def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
+    """Writes out what the Attention operator keeps to itself, in place."""
+    graph = model.graph
+    if not any(node.op_type == "Attention" and not node.domain for node in graph):
+        return PassRecord(name="expand_operator", changed=0)
+    record = expand_operator(graph, graphs_to_ask(graph, axes), form)
+    if record.changed:
+        _tidy(model)
+    return record
+
+
     view = look_at(graph, axes or {})
     return Inspection(
         attentions=tuple(site.describe() for site in view.sites),
@@ -87,13 +102,18 @@ def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> In
 
 def look_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> View:
     """Finds the attentions of a graph, asking it at two sets of sizes."""
-    limits = {name: axis.max for name, axis in axes.items()}
-    graphs = [ConcreteGraph(graph, sizes, limits=limits) for sizes in sizes_to_ask_at(graph, axes)]
+    graphs = graphs_to_ask(graph, axes)
     return View(find_attentions(graph, graphs), graphs)
 
 
 def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str, int]]:
     """Two sizes for every symbol of the inputs, different from each other where ranges allow."""
+def graphs_to_ask(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[ConcreteGraph]:
+    """The graph at two sets of sizes."""
+    limits = {name: axis.max for name, axis in axes.items()}
+    return [ConcreteGraph(graph, sizes, limits=limits) for sizes in sizes_to_ask_at(graph, axes)]
+
+
     symbols: dict[str, None] = {}
     for value in graph.inputs:
         for dim in value.shape or ():

@@ -132,6 +132,9 @@ class _Rewriting:
 
     def problem(self) -> str:
         if self.merged is None and not self._context_has_heads():
+        if self.form == "attention" and self.is_done():
+            return ""
+            return "the operator wants queries, keys and values of one dtype"
             return "it could not be told how the heads of the context are put side by side"
         if self.form == "attention" and hides_by_a_number(self.site):
             return (
@@ -209,6 +212,13 @@ class _Rewriting:
     def _operator(
         self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
     ) -> ir.Value:
+
+        self, value: ir.Value, given: ir.DataType, wanted: ir.DataType, name: str
+    ) -> ir.Value:
+        if given == wanted:
+            return value
+        return self.writer.op("Cast", [value], name, {"to": wanted.value})
+
         site = self.site
         alone = site.causal and not site.terms
         mask = None if alone else masks.combined()
@@ -221,7 +231,7 @@ class _Rewriting:
     def _expanded(self, mask: ir.Value, query: ir.Value, key: ir.Value) -> ir.Value:
         """ONNX Runtime 1.32 refuses a mask whose query dimension is 1 (legal ONNX): spell it out."""
         sizes = [
-            self.writer.op("Shape", [value], f"{name}_length", {"start": 2, "end": 3})
+            self.writer.sizes(value, 2, 3, f"{name}_length")
             for name, value in (("query", query), ("key", key))
         ]
         shape = self.writer.op("Concat", sizes, "mask_shape", {"axis": 0})
@@ -264,9 +274,9 @@ class _Rewriting:
         rank = max(len(self.graphs[0].shape(term.value) or ()) for term in self.site.terms)
         sequence_first = self.merged is not None and self.merged.layout == "sequence-first"
         if rank == 4:
-            alive = self.writer.op("Squeeze", [alive, self.writer.integers([1])], "rows_alive")
+            alive = self.writer.squeeze(alive, [1], "rows_alive")
         elif sequence_first and rank < 3:
-            return self.writer.op("Unsqueeze", [alive, self.writer.integers([1])], "rows_alive")
+            return self.writer.unsqueeze(alive, [1], "rows_alive")
         if sequence_first:
             perm = {"perm": [1, 0, 2]}
             alive = self.writer.op("Transpose", [alive], "rows_alive_sequence_first", perm)

@@ -139,23 +139,16 @@ class MaskWriter:
         """(N,T): whether key j is at or before query i."""
         writer = self._writer
         zero, one = (writer.scalar(n, ir.DataType.INT64) for n in (0, 1))
-        rows = writer.op("Range", [zero, self._size(self._query, 2, "queries"), one], "rows")
-        columns = writer.op(
-            "Range", [zero, self._size(self._key, self._key_axis, "keys"), one], "columns"
-        )
-        column_of_rows = writer.op("Unsqueeze", [rows, writer.integers([1])], "rows_column")
-        return writer.op("GreaterOrEqual", [column_of_rows, columns], "causal")
+        rows = writer.op("Range", [zero, writer.size(self._query, 2, "queries"), one], "rows")
+        keys = writer.size(self._key, self._key_axis, "keys")
+        columns = writer.op("Range", [zero, keys, one], "columns")
+        column_of_rows = writer.unsqueeze(rows, [1], "rows_column")
+        return writer.greater_or_equal(column_of_rows, columns, "causal")
 
     def causal_bias(self) -> ir.Value:
         """(N,T): 0 where key j is at or before query i, else -inf."""
         zero, hidden = (self._writer.scalar(n, self._dtype) for n in (0.0, -math.inf))
         return self._writer.op("Where", [self.causal_visible(), zero, hidden], "causal_bias")
-
-    def _size(self, value: ir.Value, axis: int, name: str) -> ir.Value:
-        shape = self._writer.op(
-            "Shape", [value], f"{name}_shape", {"start": axis, "end": axis + 1}
-        )
-        return self._writer.op("Squeeze", [shape, self._writer.integers([0])], name)
 
     def combined(self) -> ir.Value | None:
         """One mask for everything: bool, or additive where anything is added."""
@@ -185,9 +178,7 @@ class MaskWriter:
 
     def _any(self, value: ir.Value, threshold: float, name: str) -> ir.Value:
         """Whether the largest along the keys is above a number."""
-        largest = self._writer.op(
-            "ReduceMax", [value, self._writer.integers([-1])], f"{name}_any", {"keepdims": 1}
-        )
+        largest = self._writer.reduce_max(value, [-1], f"{name}_any")
         return self._writer.op(
             "Greater", [largest, self._writer.scalar(threshold, self._dtype)], "alive"
         )
