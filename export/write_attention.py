@@ -131,10 +131,9 @@ class _Rewriting:
         )
 
     def problem(self) -> str:
-        if self.merged is None and not self._context_has_heads():
         if self.form == "attention" and self.is_done():
             return ""
-            return "the operator wants queries, keys and values of one dtype"
+        if self.merged is None and not self._context_has_heads():
             return "it could not be told how the heads of the context are put side by side"
         if self.form == "attention" and hides_by_a_number(self.site):
             return (
@@ -212,13 +211,6 @@ class _Rewriting:
     def _operator(
         self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
     ) -> ir.Value:
-
-        self, value: ir.Value, given: ir.DataType, wanted: ir.DataType, name: str
-    ) -> ir.Value:
-        if given == wanted:
-            return value
-        return self.writer.op("Cast", [value], name, {"to": wanted.value})
-
         site = self.site
         alone = site.causal and not site.terms
         mask = None if alone else masks.combined()
