@@ -28,6 +28,10 @@ _DOUBLE_BYTES = 2 * 8
 _OUTPUT_COPIES = 6
 
 
+# What moving a result takes beside it: its noise, the moved result, and what is exact of it.
+_NOISE_COPIES = 4
+
+
 class MemoryNeed:
     """Estimates the peak of `Reference.compute`.
 
@@ -92,7 +96,12 @@ def _peak(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> int:
     with counter:
         results = call_module(module, feeds)
     given = sum(tensor.nbytes for tensor in feeds.values())
-    return counter.peak + 2 * given + _OUTPUT_COPIES * sum(8 * r.numel() for r in results)
+    return (
+        counter.peak
+        + _NOISE_COPIES * counter.largest
+        + 2 * given
+        + _OUTPUT_COPIES * sum(8 * r.numel() for r in results)
+    )
 
 
 def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
@@ -112,7 +121,7 @@ class _LivePeak(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
-        self.peak = 0
+        self.peak = self.largest = 0
         self._alive: dict[int, tuple[Any, int]] = {}
 
     def __torch_dispatch__(
@@ -125,5 +134,6 @@ class _LivePeak(TorchDispatchMode):
                 reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # likewise
                 self._alive[reference.cdata] = reference, storage.nbytes()
         self._alive = {k: v for k, v in self._alive.items() if not v[0].expired()}
+        self.largest = max([self.largest, *(size for _, size in self._alive.values())])
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
         return result

@@ -2,8 +2,8 @@
 
 Inputs are drawn in the low dtype and then widened, and the weights likewise, so the reference has
 the very numbers that an engine has. Three errors are measured against it: of the module in its own
-dtype, of its SDPA form, and of the float64 module with every number perturbed by one rounding,
-which tells how much the problem itself magnifies.
+dtype, of its SDPA form, and of the float64 module with every number moved as rounding moves it
+(`rounding`), which tells how much the problem itself magnifies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,14 @@ from attnport.export.module_forms import (
     torch_dtype,
 )
 from attnport.export.records import OutputReference, TensorSpec
-from attnport.export.reference_errors import known_of, perturbed_module, perturbed_tensor
+from attnport.export.reference_errors import known_of
+from attnport.export.rounding import (
+    DRAWS,
+    LARGE_RESULT,
+    RoundingNoise,
+    rounded_module,
+    rounded_tensor,
+)
 
 # Of so many numbers dropout keeps all in both of two runs once in 10^8, even at p = 0.01: smaller
 # inputs, as the case of the smallest sizes has, may well come out alike.
@@ -60,7 +67,7 @@ class Reference:
         self._deterministic = False
         self._low, self._dtype, self._outputs = module, dtype, outputs
         self._double = module_in_dtype(module, "float64")
-        self._perturbed = perturbed_module(self._double, dtype)
+        self._rounded = rounded_module(self._double, dtype)
         # False once it is known that there is none.
         self._sdpa: torch.nn.Module | Literal[False] | None = sdpa_form(module)
 
@@ -81,23 +88,20 @@ class Reference:
         low = {name: to_torch(array) for name, array in inputs.items()}
         wide = {name: _widened(tensor) for name, tensor in low.items()}
         self._require_deterministic(wide)
-        generator = torch.Generator().manual_seed(seed)
-        shaken = {
-            name: perturbed_tensor(tensor, self._dtype, generator) if name in perturbed else tensor
-            for name, tensor in wide.items()
-        }
         softmax = DeadRowsAreZero()
         safe = self._run(self._double, wide, softmax)
         # Where no softmax met a dead row, the module computes the same without our rule for them.
         plain = self._run(self._double, wide) if softmax.met_dead_row else safe
-        moved = self._run(self._perturbed, shaken, DeadRowsAreZero())
+        moved = self._run_rounded(
+            wide, perturbed, seed, large=sum(a.size for a in safe) > LARGE_RESULT
+        )
         eager, fault = self._run_eager(low)
         sdpa = self._run_sdpa(low) if eager else None
         names = [spec.name for spec in self._outputs]
         found = []
         for i, spec in enumerate(self._outputs):
             low_dtype = (eager[i] if eager else None, sdpa[i] if sdpa else None)
-            reference = known_of(spec, plain[i], safe[i], *low_dtype, moved[i])
+            reference = known_of(spec, plain[i], safe[i], *low_dtype, [m[i] for m in moved])
             found.append(reference.model_copy(update={"note": reference.note or fault}))
         return Outputs(dict(zip(names, safe, strict=True)), dict(zip(names, found, strict=True)))
 
@@ -151,6 +155,23 @@ class Reference:
         with sdpa_kernel(SDPBackend.MATH):
             require_deterministic(self._double, wide)
         self._deterministic = sum(map(torch.Tensor.numel, wide.values())) >= _ENOUGH_NUMBERS
+
+    def _run_rounded(
+        self, wide: Mapping[str, torch.Tensor], perturbed: Sequence[str], seed: int, *, large: bool
+    ) -> list[list[np.ndarray]]:
+        """The float64 module with every number moved, a few times over."""
+        draws = []
+        for draw in range(1 if large else DRAWS):
+            generator = torch.Generator().manual_seed(seed + draw)
+            moved = {
+                name: rounded_tensor(tensor, self._dtype, generator)
+                if name in perturbed
+                else tensor
+                for name, tensor in wide.items()
+            }
+            noise = DeadRowsAreZero() if large else RoundingNoise(self._dtype, seed + draw)
+            draws.append(self._run(self._rounded, moved, noise))
+        return draws
 
     def _run_eager(self, low: Mapping[str, torch.Tensor]) -> tuple[list[np.ndarray] | None, str]:
         """The module in its own dtype; where it fails and float64 did not, None and the reason."""

@@ -1,32 +1,13 @@
-"""What the parity bound is made of: perturbed numbers, and errors against the float64 result."""
+"""What the parity bound is made of: errors of several forms against the float64 result."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import torch
 
-from attnport.export.module_forms import module_in_dtype, torch_dtype
 from attnport.export.records import OutputErrors, OutputReference, TensorSpec
-
-
-def perturbed_module(double: torch.nn.Module, dtype: str) -> torch.nn.Module:
-    """A copy of the float64 module, each weight moved by one rounding of the dtype."""
-    moved = module_in_dtype(double, "float64")
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            if parameter.is_floating_point():
-                parameter.copy_(perturbed_tensor(parameter, dtype, generator))
-    return moved
-
-
-def perturbed_tensor(tensor: torch.Tensor, dtype: str, generator: torch.Generator) -> torch.Tensor:
-    """x·(1 ± u), u half of the dtype's epsilon: the most that rounding moves a number by."""
-    if not tensor.is_floating_point():
-        return tensor
-    u = torch.finfo(torch_dtype(dtype)).eps / 2
-    signs = torch.randint(0, 2, tensor.shape, generator=generator, dtype=tensor.dtype) * 2 - 1
-    return tensor * (1 + u * signs)
+from attnport.export.rounding import ROUNDINGS
 
 
 def known_of(
@@ -35,7 +16,7 @@ def known_of(
     safe: np.ndarray,
     eager: np.ndarray | None,
     sdpa: np.ndarray | None,
-    moved: np.ndarray,
+    moved: Sequence[np.ndarray],
 ) -> OutputReference:
     """What is known of one output.
 
@@ -45,7 +26,7 @@ def known_of(
         safe: The same with dead rows as the specification has them: the reference.
         eager: The module in its own dtype; None where it failed.
         sdpa: Its SDPA form in that dtype; None where there is none.
-        moved: The float64 module with every number perturbed by one rounding.
+        moved: Draws of the float64 module with every number moved by ROUNDINGS roundings.
     """
     finite = np.isfinite(safe)
     note = ""
@@ -62,11 +43,21 @@ def known_of(
     return OutputReference(
         eager=_errors(eager, safe) if eager is not None else None,
         sdpa=_errors(sdpa, safe) if sdpa is not None else None,
-        perturbed=_errors(moved, safe),
+        perturbed=_one_rounding([_errors(draw, safe) for draw in moved]),
         rms=float(np.sqrt(np.mean(magnitudes.astype(np.float64) ** 2))),
         max_abs=float(magnitudes.max()),
         dead_rows=rows,
         note=note,
+    )
+
+
+def _one_rounding(draws: Sequence[OutputErrors | None]) -> OutputErrors | None:
+    """The worst of the draws, for a single rounding; None where one is not finite."""
+    if not draws or any(draw is None for draw in draws):
+        return None
+    return OutputErrors(
+        max=max(draw.max for draw in draws if draw) / ROUNDINGS,
+        mean=max(draw.mean for draw in draws if draw) / ROUNDINGS,
     )
 
 

@@ -7,9 +7,11 @@ import pytest
 
 from attnport.export.arrays import numpy_dtype
 from attnport.export.records import OutputErrors, OutputReference
+from attnport.export.rounding import ROUNDINGS
 from attnport.validate.bound import (
     INFORMATIVE_MAX_SHARE,
     INFORMATIVE_MEAN_SHARE,
+    C,
     bound,
     incomparable,
     suspiciously_exact,
@@ -70,6 +72,10 @@ def test_an_error_that_is_not_finite_never_gives_a_usable_bound(bad: float) -> N
     assert "PyTorch overflows here" in incomparable(
         reference(eager=OutputErrors(max=bad, mean=bad))
     )
+
+
+def test_the_bound_allows_what_the_reference_moves_numbers_by() -> None:
+    assert C == ROUNDINGS
 
 
 def test_uninformative_begins_at_its_share_of_the_rms() -> None:
