@@ -24,12 +24,14 @@ def _page(results: dict[str, Any]) -> str:
     versions = ", ".join(
         f"{n} {machine['versions'][n]}" for n in wanted if n in machine["versions"]
     )
+    before, after = results["load_average"]
     lines = [
         "# The endpoint against the real tritonserver",
         "",
         f"{machine['cpu']}, {machine['cores']} cores, {machine['platform']}, Python "
         f"{machine['python']}, {versions}; tritonserver 2.51 (nvidia-pytriton 0.7.0, python backend "
-        "with the same ONNX Runtime).",
+        f"with the same ONNX Runtime). The machine's load average was {before:.1f} before the run and "
+        f"{after:.1f} after it: above {machine['cores']}, others computed on the same cores.",
         "",
         f"`{results['model']}` in float32, batch 1, {results['tokens']} tokens, by bytes over HTTP "
         f"on 127.0.0.1; the load is locust's, on the same cores. {results['rounds']} rounds, in each "

@@ -48,6 +48,7 @@ def main() -> None:
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     with tempfile.TemporaryDirectory(prefix="attnport-bench-") as name:
         folder = Path(name)
+        busy = [os.getloadavg()[0]]
         results: dict[str, Any] = {
             "machine": this_machine().model_dump(),
             "model": MODEL,
@@ -57,6 +58,7 @@ def main() -> None:
             "overhead": _overhead(folder),
             "load": _compare(folder, options.users, options.seconds, options.rounds),
         }
+    results["load_average"] = [*busy, os.getloadavg()[0]]
     write_results(results, Path(__file__).parent)
 
 
