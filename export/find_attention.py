@@ -92,6 +92,7 @@ class _Scores:
     terms: list[MaskTerm] = field(default_factory=list)
     scale: float = 1.0
     softmax_dtype: ir.DataType | None = None
+    masks_widened: bool = False
     scale_within_cap: float | None = None
     problem: str = ""
 
@@ -117,7 +118,8 @@ def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
     site = AttentionSite(
         "", "pattern", nodes, query, key, value, below.product.outputs[0],
         key_transposed=True, scale=scores.scale, terms=scores.terms,
-        softmax_dtype=scores.softmax_dtype, softcap=scores.softcap,
+        softmax_dtype=scores.softmax_dtype, masks_widened=scores.masks_widened,
+        softcap=scores.softcap,
         weights_returned=below.returned,
     )  # fmt: skip
     site.problem = scores.problem or _softmax_problem(softmax, graphs[0])
@@ -156,6 +158,7 @@ def _step_cast(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
     scores = _through(node, node.inputs[0], graphs, depth)
     if scores is not None:
         scores.softmax_dtype = graphs[0].dtype(node.outputs[0])
+        scores.masks_widened = not scores.terms
     return scores
 
 

@@ -133,7 +133,7 @@ def push_indices(chain: Chain, graph: ConcreteGraph) -> np.ndarray | None:
     for node in chain.nodes:
         if node.op_type in MOVEMENT:
             following = node.outputs if node.op_type == "Split" else node.outputs[:1]
-            moved = _move(node, array, graph)
+            moved = move(node, array, graph)
             if moved is None:
                 return None
             position = _position_towards(following, chain, node)
@@ -150,7 +150,7 @@ def _position_towards(outputs: Sequence[ir.Value], chain: Chain, node: ir.Node) 
     return next(i for i, output in enumerate(outputs) if output in wanted)
 
 
-def _move(node: ir.Node, array: np.ndarray, graph: ConcreteGraph) -> list[np.ndarray] | None:
+def move(node: ir.Node, array: np.ndarray, graph: ConcreteGraph) -> list[np.ndarray] | None:
     """What a movement node makes of an array; None where a parameter of it is unknown."""
     parameters: list[np.ndarray | None] = []
     for value in node.inputs[1:]:

@@ -1,6 +1,7 @@
 """The passes, in their order, on any ONNX graph.
 
     tidy               functions inlined, constants made initializers, dead nodes removed
+    fold_weights       movements of constants are done once, here
     expand_operator    the operator's cache, key lengths and window written out
     einsum_to_matmul   batched products written as Einsum become MatMul
     merge_qkv          projections that share an input become one matrix
@@ -26,13 +27,15 @@ from attnport.export import capture_operator
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import guard_on, merged_heads, output_product
 from attnport.export.einsum import einsum_to_matmul
-from attnport.export.find_attention import find_attentions
 from attnport.export.expand_operator import expand_operator
+from attnport.export.find_attention import find_attentions
+from attnport.export.fold_weights import fold_weights
 from attnport.export.masks import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
 from attnport.export.projections import find_groups
 from attnport.export.records import Form, Inspection, PassRecord
 from attnport.export.sites import AttentionSite
+from attnport.export.unrecognised import unrecognised
 from attnport.export.write_attention import write_attention
 
 # Sizes to ask at: primes, so that a product of axes is not mistaken for another axis.
@@ -63,12 +66,12 @@ def run_passes(
     names = [value.name for value in model.graph.outputs]
     with _quiet():
         _tidy(model)
-        records = [einsum_to_matmul(model.graph)]
+        records = [fold_weights(model.graph), einsum_to_matmul(model.graph)]
         records.append(expand(model, axes, form))
         records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
+        model.graph.sort()
         _tidy(model)
         view = look_at(model.graph, axes)
-        model.graph.sort()
         fed = _fed_graphs(model.graph, view)
         records.append(write_attention(model.graph, view.sites, view.graphs, fed, form))
         model.graph.sort()
@@ -78,8 +81,6 @@ def run_passes(
     return tuple(records)
 
 
-def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> Inspection:
-    """Every attention and projection group of a graph, which is not changed."""
 def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
     """Writes out what the Attention operator keeps to itself, in place."""
     graph = model.graph
@@ -91,9 +92,14 @@ def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
     return record
 
 
+def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> Inspection:
+    """Every attention and projection group of a graph, which is not changed."""
     view = look_at(graph, axes or {})
     return Inspection(
-        attentions=tuple(site.describe() for site in view.sites),
+        attentions=(
+            *(site.describe() for site in view.sites),
+            *unrecognised(graph, view.sites),
+        ),
         projection_groups=tuple(
             group.describe() for group in find_groups(view.sites, view.graphs)
         ),
@@ -106,14 +112,14 @@ def look_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> View:
     return View(find_attentions(graph, graphs), graphs)
 
 
-def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str, int]]:
-    """Two sizes for every symbol of the inputs, different from each other where ranges allow."""
 def graphs_to_ask(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[ConcreteGraph]:
     """The graph at two sets of sizes."""
     limits = {name: axis.max for name, axis in axes.items()}
     return [ConcreteGraph(graph, sizes, limits=limits) for sizes in sizes_to_ask_at(graph, axes)]
 
 
+def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str, int]]:
+    """Two sizes for every symbol of the inputs, different from each other where ranges allow."""
     symbols: dict[str, None] = {}
     for value in graph.inputs:
         for dim in value.shape or ():
@@ -172,6 +178,14 @@ def _tidy(model: ir.Model) -> None:
     model.graph.meta.pop("attnport.names", None)
     for step in steps:
         step(model)
+    _drop_unused_constants(model.graph)
+
+
+def _drop_unused_constants(graph: ir.Graph) -> None:
+    """A weight that was merged or folded into another must not travel along."""
+    for name, value in list(graph.initializers.items()):
+        if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+            del graph.initializers[name]
 
 
 def _restore_output_names(graph: ir.Graph, names: Sequence[str | None]) -> None:

@@ -58,6 +58,7 @@ class AttentionSite:
         heads: H, where an attribute says so (the operator's three-dimensional form).
         kv_heads: Hkv, likewise.
         softmax_dtype: The dtype that the softmax runs in, where the graph casts to one.
+        masks_widened: Whether masks are applied in that dtype, too, and not before the cast.
         softcap: c where the scores are c·tanh(scores/c); None where they are not capped.
         weights_returned: Whether the probabilities are used for something else as well.
         sizes: (H,Hkv,Dh) as the operands' shapes say them, where these are four-dimensional.
@@ -79,6 +80,7 @@ class AttentionSite:
     heads: int | None = None
     kv_heads: int | None = None
     softmax_dtype: ir.DataType | None = None
+    masks_widened: bool = False
     softcap: float | None = None
     weights_returned: bool = False
     sizes: tuple[int, int, int] | None = None

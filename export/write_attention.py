@@ -111,6 +111,7 @@ class _Rewriting:
         dtype = site.query.dtype
         assert dtype is not None
         self.dtype = dtype
+        self.value_dtype = graphs[0].dtype(site.value) or dtype
 
     def _redundant_guards(self, fed: Sequence[ConcreteGraph]) -> list[ir.Node]:
         """The guards that say no more than ours will: on the context, and after W_O."""
@@ -133,6 +134,8 @@ class _Rewriting:
     def problem(self) -> str:
         if self.form == "attention" and self.is_done():
             return ""
+        if self.form == "attention" and self.value_dtype != self.dtype:
+            return "the operator wants queries, keys and values of one dtype"
         if self.merged is None and not self._context_has_heads():
             return "it could not be told how the heads of the context are put side by side"
         if self.form == "attention" and hides_by_a_number(self.site):
@@ -186,7 +189,9 @@ class _Rewriting:
             scale *= factor
         query, key, value = written
         key_axis = 3 if operands.keys_transposed else 2
-        masks = MaskWriter(self.writer, site, query, key, key_axis, self.dtype)
+        widened = site.masks_widened and self.form == "pattern"
+        mask_dtype = self._softmax_dtype() if widened else self.dtype
+        masks = MaskWriter(self.writer, site, query, key, key_axis, mask_dtype)
         write = self._operator if self.form == "attention" else self._pattern
         context = write(query, key, value, scale, masks)
         self._finish(context, masks)
@@ -194,19 +199,28 @@ class _Rewriting:
     def _pattern(
         self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
     ) -> ir.Value:
-        writer, wide = self.writer, self.site.softmax_dtype
+        writer, wide = self.writer, self._softmax_dtype()
         if scale != 1.0:
             factor = writer.scalar(scale, self.dtype)
             query = writer.op("Mul", [query, factor], "query_scaled")
-        scores = masks.apply(writer.op("MatMul", [query, key], "scores"))
-        cast = wide is not None and wide != self.dtype
-        if cast:
-            assert wide is not None
-            scores = writer.op("Cast", [scores], "scores_wide", {"to": wide.value})
+        scores = writer.op("MatMul", [query, key], "scores")
+        if self.site.masks_widened:
+            scores = masks.apply(self._cast(scores, self.dtype, wide, "scores_wide"))
+        else:
+            scores = self._cast(masks.apply(scores), self.dtype, wide, "scores_wide")
         weights = writer.op("Softmax", [scores], "softmax", {"axis": -1})
-        if cast:
-            weights = writer.op("Cast", [weights], "weights", {"to": self.dtype.value})
+        weights = self._cast(weights, wide, self.value_dtype, "weights")
         return writer.op("MatMul", [weights, value], "context")
+
+    def _softmax_dtype(self) -> ir.DataType:
+        return self.site.softmax_dtype or self.dtype
+
+    def _cast(
+        self, value: ir.Value, given: ir.DataType, wanted: ir.DataType, name: str
+    ) -> ir.Value:
+        if given == wanted:
+            return value
+        return self.writer.op("Cast", [value], name, {"to": wanted.value})
 
     def _operator(
         self, query: ir.Value, key: ir.Value, value: ir.Value, scale: float, masks: MaskWriter
@@ -215,6 +229,8 @@ class _Rewriting:
         alone = site.causal and not site.terms
         mask = None if alone else masks.combined()
         if mask is not None:
+            if site.masks_widened and any(term.kind == "additive" for term in site.terms):
+                mask = self._cast(mask, self._softmax_dtype(), self.dtype, "mask_narrow")
             mask = self._expanded(mask, query, key)
         inputs = [query, key, value] if mask is None else [query, key, value, mask]
         attributes = {"scale": float(scale), "is_causal": int(alone)}
@@ -237,7 +253,7 @@ class _Rewriting:
         alive = masks.alive() if site.dead_rows else None
         after_output = alive is not None and product is not None and self._mask_has_no_heads()
         if alive is not None and not after_output:
-            zero = self.writer.scalar(0.0, self.dtype)
+            zero = self.writer.scalar(0.0, self.value_dtype)
             context = self.writer.op("Where", [alive, context, zero], "context_alive")
         rows = self._rows_alive(alive) if alive is not None and after_output else None
         old, new = site.context, context
@@ -278,7 +294,7 @@ class _Rewriting:
         """Where(row alive, ·W_O, 0) between the product and its bias."""
         output = product.outputs[0]
         uses = list(output.uses())
-        zero = self.writer.scalar(0.0, self.dtype)
+        zero = self.writer.scalar(0.0, self.value_dtype)
         guarded = self.writer.op("Where", [rows, output, zero], "output_alive")
         for use in uses:
             use.node.replace_input_with(use.idx, guarded)
