@@ -34,7 +34,7 @@ def fold_weights(graph: ir.Graph) -> PassRecord:
             continue
         for output, array in zip(node.outputs, moved, strict=False):
             _make_constant(graph, output, np.ascontiguousarray(array))
-        graph.remove(node)
+        graph.remove(node, safe=True)
         if not source.uses():
             graph.initializers.pop(str(source.name))
         changed += 1
