@@ -115,7 +115,7 @@ class GraphWriter:
         known = self._root.initializers.get(name)
         if known is not None:
             return known
-        tensor = ir.tensor(array, name=name)
+        tensor = ir.tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(
             name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype),
             const_value=tensor,

@@ -10,6 +10,7 @@ Where the Split stands was chosen by counting the kernels of TensorRT for RTX 1.
     the same with bias                  of the packed heads   4 pre-LN blocks: 22 kernels, else 30
     key and value (cross-attention)     of the packed heads   1 attention:      7 kernels, else 8
     rotary positions, norms of q and k  of the packed heads   4 pre-LN blocks: 22 kernels, else 26
+    grouped queries (heads repeated)    of the packed heads   4 pre-LN blocks: GQACOUNT
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def _packs_heads(group: Group, taps: Sequence[Tap]) -> bool:
     if any(tap.rows for tap in taps) or len({tap.layout.head_size for tap in taps}) > 1:
         return False
     biased = any(projection.bias is not None for projection in group.members.values())
-    return biased or len(taps) == 2 or not all(tap.direct for tap in taps)
+    repeated = any(len(tap.layout.distinct_heads()[0]) < tap.layout.heads for tap in taps)
+    return biased or repeated or len(taps) == 2 or not all(tap.direct for tap in taps)
 
 
 def _packed(writer: GraphWriter, group: Group) -> ir.Value:
@@ -98,7 +100,9 @@ def _packed(writer: GraphWriter, group: Group) -> ir.Value:
     if group.in_order:
         return next(iter(group.members.values())).output
     pairs = [(p, group.taps[which]) for which, p in group.members.items()]
-    weight = np.concatenate([p.columns(tap) for p, tap in pairs], axis=1)
+    columns = [p.columns(tap) for p, tap in pairs]
+    shape = (columns[0].shape[0], sum(part.shape[1] for part in columns))
+    weight = np.concatenate(columns, axis=1, out=np.empty(shape, columns[0].dtype))
     constant = writer.weight(weight, f"{group.kind}_weight")
     product = writer.op("MatMul", [pairs[0][0].x, constant], group.kind)
     bias = _merged_bias(pairs)

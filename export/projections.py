@@ -59,7 +59,7 @@ class Projection:
         """(D,Hkv·Dh): these columns of W."""
         assert self.weight.const_value is not None
         matrix: np.ndarray = self.weight.const_value.numpy()
-        picked = self.picked(tap)
+        picked = _as_slice(self.picked(tap))
         return matrix[picked].T if self.transposed else matrix[:, picked]
 
     def bias_columns(self, tap: Tap) -> np.ndarray | None:
@@ -68,6 +68,13 @@ class Projection:
             return None
         bias: np.ndarray = self.bias.const_value.numpy()
         return np.take(bias, self.picked(tap))
+
+
+def _as_slice(indices: np.ndarray) -> slice | np.ndarray:
+    """Indices in a row as a slice, by which a matrix is looked at and not copied."""
+    first = int(indices[0])
+    in_row = np.array_equal(indices, np.arange(first, first + indices.size))
+    return slice(first, first + indices.size) if in_row else indices
 
 
 def projection_of(tap: Tap, graphs: Sequence[ConcreteGraph]) -> Projection | None:

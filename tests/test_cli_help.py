@@ -20,6 +20,7 @@ COMMANDS = (
     "run",
     "serve",
     "triton",
+    "fuse",
     "inspect",
     "check",
     "doctor",

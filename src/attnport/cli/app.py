@@ -12,6 +12,7 @@ from attnport.cli.check_command import check
 from attnport.cli.doctor_command import doctor
 from attnport.cli.explain_command import explain
 from attnport.cli.export_command import export
+from attnport.cli.fuse_command import fuse
 from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
 from attnport.cli.run_command import run
@@ -35,6 +36,7 @@ for command, in_one_line in (
     (run, "Export, build and prove all of a file."),
     (serve, "Serve proved bundles over HTTP."),
     (triton, "Write a repository for Triton."),
+    (fuse, "Merge and rewrite the attentions of a file."),
     (inspect, "Show the attentions of a file."),
     (check, "Say whether a plan runs here."),
     (doctor, "Say what this machine can do."),
@@ -68,6 +70,7 @@ def attnport(
     attnport run examples/demo.yaml                            all of it, for several models
     attnport serve build/mh                                    the bundle behind HTTP
     attnport triton build/mh --out models                      a repository for Triton's server
+    attnport fuse model.onnx fused.onnx                        QKV merged, in any ONNX file
     attnport inspect model.onnx                                the attentions of any ONNX file
     attnport check build/mh/model.tensorrt-rtx.plan            whether this machine can run it
     attnport doctor                                            what this machine can do

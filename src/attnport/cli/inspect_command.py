@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attnport.cli.fuse_command import Require, exit_code
 from attnport.cli.inspection_tables import show_inspection, show_plan
 from attnport.cli.options import Json
 from attnport.cli.screen import progress_bar, say
@@ -14,23 +15,30 @@ from attnport.errors import UsageError
 
 if TYPE_CHECKING:
     from attnport.engines.plan import EnginePlan
+    from attnport.export.records import Inspection
 
 Target = Annotated[
     Path, typer.Argument(metavar="FILE|BUNDLE", help="An ONNX file, a bundle's folder, or a plan.")
 ]
 
 
-def inspect(target: Target, as_json: Json = False) -> None:
+def inspect(target: Target, require: Require = False, as_json: Json = False) -> None:
     """Show every attention and projection group, and whether it is recognised, merged or fused.
 
     \b
     attnport inspect model.onnx              any ONNX file, not only one of ours
     attnport inspect build/mh --json         for programs: attentions, projection_groups
+    attnport inspect model.onnx --require    for CI: exits 1 unless all is recognised and merged
     attnport inspect build/mh/model.tensorrt-rtx.plan
     """
     if not target.exists():
         raise UsageError(f"{target} does not exist: give an ONNX file, a bundle or a plan")
     if target.name.endswith((".plan", ".plan.json")):
+        if require:
+            raise UsageError(
+                f"--require is about ONNX files, and {target} is a plan: "
+                "`attnport validate BUNDLE --require FILE` judges plans"
+            )
         _show_plan_file(target, as_json)
         return
     from attnport.export.bundle import Bundle
@@ -41,9 +49,18 @@ def inspect(target: Target, as_json: Json = False) -> None:
         found = inspect_model(path)
     if as_json:
         say(found.model_dump_json(indent=2))
-        return
-    say(str(path))
-    show_inspection(found.attentions, found.projection_groups)
+    else:
+        say(str(path))
+        show_inspection(found.attentions, found.projection_groups)
+    if require:
+        _exit_unless_complete(found)
+
+
+def _exit_unless_complete(found: Inspection) -> None:
+    done = [info.recognised for info in found.attentions]
+    done += [group.merged for group in found.projection_groups]
+    if code := exit_code(done):
+        raise typer.Exit(code)
 
 
 def _show_plan_file(path: Path, as_json: bool) -> None:
