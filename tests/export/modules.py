@@ -38,12 +38,13 @@ def added_causal(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor
     """The mask of nn.Transformer.generate_square_subsequent_mask, added."""
     n = q.size(-2)
     bias = torch.triu(torch.full((n, n), -math.inf, dtype=q.dtype, device=q.device), 1)
-    return (q @ k.transpose(-2, -1) * q.size(-1) ** -0.5 + bias).softmax(-1) @ v
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    return (scores + bias).softmax(-1) @ v
 
 
 def scaled_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """The scale on Q, softmax in float32, as many language models do."""
-    scores = (q * q.size(-1) ** -0.5) @ k.mT
+    scores = (q / math.sqrt(q.size(-1))) @ k.mT
     if mask is not None:
         scores = torch.where(mask, scores, -math.inf)
     return scores.float().softmax(-1).to(q.dtype) @ v
@@ -127,7 +128,7 @@ class Batched(Separate):
             part(x).view(b, n, self.heads, size).transpose(1, 2).reshape(b * self.heads, n, size)
             for part in (self.q, self.k, self.v)
         )
-        weights = torch.softmax(torch.bmm(q, k.transpose(1, 2)) * size**-0.5, -1)
+        weights = torch.softmax(torch.bmm(q, k.transpose(1, 2)) / math.sqrt(size), -1)
         rows = torch.bmm(weights, v).view(b, self.heads, n, size).transpose(1, 2).reshape(b, n, d)
         output: Tensor = self.o(rows)
         return output

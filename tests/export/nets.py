@@ -45,7 +45,8 @@ class Net:
     def input(self, name: str, shape: Sequence[int | str], dtype: str | None = None) -> str:
         kind = numpy_dtype(dtype) if dtype else self.kind
         element = helper.np_dtype_to_tensor_dtype(kind)
-        self._inputs.append(helper.make_tensor_value_info(name, element, list(shape)))
+        if name not in [value.name for value in self._inputs]:  # several blocks share a mask
+            self._inputs.append(helper.make_tensor_value_info(name, element, list(shape)))
         return name
 
     def op(self, op_type: str, *operands: Operand, **attributes: Any) -> str:

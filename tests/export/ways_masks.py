@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -14,7 +15,7 @@ from tests.export.nets import (
     square,
 )
 
-HIDDEN = np.array(-np.inf, np.float32)
+HIDDEN = -math.inf
 LOWEST = float(np.finfo(np.float32).min)
 Hide = Callable[[Net, str], str]
 
@@ -139,7 +140,7 @@ CAUSAL: dict[str, Hide] = {
 
 def _triu_of_infinity(net: Net) -> str:
     """triu(full(-inf), 1), as `torch.triu(torch.full((n, n), -inf), 1)`."""
-    full = net.op("Expand", np.full((1, 1), -np.inf, np.float32), square(net))
+    full = net.op("Expand", np.full((1, 1), -np.inf, net.kind), square(net))
     return net.op("Trilu", full, 1, upper=1)
 
 
