@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -13,6 +14,7 @@ from attnport.errors import UsageError
 from attnport.export.records import Record
 
 Sizes = tuple[int, int, int]
+FormWish = Literal["table", "auto", "as-written", "batch-first", "sequence-first"]
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|)")
@@ -35,6 +37,8 @@ class BuildOptions(Record):
         version_compatible: Whether later versions of TensorRT shall run the plan.
         weight_stripped: Whether the plan shall come without its weights.
         refittable: Whether its weights shall be replaceable.
+        form: What the graph is given to TensorRT as: what the table of `lowering_table` says; the
+            form whose plan has the fewest kernels of all that were built ("auto"); or this one.
     """
 
     profiles: tuple[dict[str, Sizes], ...] = ()
@@ -45,6 +49,7 @@ class BuildOptions(Record):
     version_compatible: bool = False
     weight_stripped: bool = False
     refittable: bool = False
+    form: FormWish = "table"
 
     @classmethod
     def checked(cls, **values: object) -> BuildOptions:
@@ -71,6 +76,11 @@ class BuildOptions(Record):
         if self.workspace_bytes is not None and self.workspace_bytes < 1:
             raise UsageError(
                 f"the workspace is {self.workspace_bytes} bytes: give 1 or more, such as 256MiB"
+            )
+        if (self.weight_stripped or self.refittable) and self.form not in ("table", "as-written"):
+            raise UsageError(
+                f"the form is {self.form!r}, and the plan's weights shall be replaceable, which "
+                "is done from model.onnx: leave the form out, or give as-written"
             )
         level = self.optimization_level
         if level is not None and not 0 <= level <= _HIGHEST_LEVEL:

@@ -1,4 +1,4 @@
-"""Which form of attention a provider of ONNX Runtime is given: the rules and their reasons.
+"""Which form of attention, or of the graph, an engine is given: the rules and their reasons.
 
 The canonical pattern is what TensorRT fuses. ONNX Runtime on CUDA runs a pattern as it stands, a
 kernel for each node, and the scores of all heads are written out; one node of its own is what
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnport.export.records import AttentionInfo
+from attnport.export.sequence_first import turning_pays
 
+TensorRtForm = Literal["as-written", "batch-first", "sequence-first"]
 LoweredForm = Literal["pattern", "attention", "multi-head-attention"]
 
 
@@ -115,3 +117,78 @@ TABLES: dict[str, tuple[Rule, ...]] = {
 def choose_form(kind: str, situation: Situation) -> Rule:
     """The rule that decides for a kind of engine."""
     return next(rule for rule in TABLES[kind] if rule.applies(situation))
+
+
+@dataclass(frozen=True)
+class GraphSituation:
+    """What a rule for a whole graph may look at.
+
+    Attributes:
+        refits: Whether weights are put into the plan later, by the names in `model.onnx`.
+        norms: How many norms of rows it has.
+        ways: Transpositions into and out of heads.
+        transpositions: What turning the rows adds beside them.
+        undone: Transpositions of rows that the source wrote, and that fall away batch-first.
+        squeezes: Squeezes that do not name their axes.
+    """
+
+    refits: bool
+    norms: int
+    ways: int
+    transpositions: int
+    undone: int
+    squeezes: int
+
+
+@dataclass(frozen=True)
+class GraphRule:
+    """One line of the table for whole graphs: the first that applies decides."""
+
+    applies: Callable[[GraphSituation], bool]
+    form: TensorRtForm
+    reason: str
+
+
+# Kernels counted in plans of TensorRT for RTX 1.7.1, fp16, D=512, H=8: benchmarks/lowering.
+TENSORRT: tuple[GraphRule, ...] = (
+    GraphRule(
+        lambda at: at.refits,
+        "as-written",
+        "weights are put into this plan later, from model.onnx",
+    ),
+    GraphRule(
+        lambda at: turning_pays(at.ways, at.transpositions) and at.norms > 0,
+        "sequence-first",
+        "the attention kernel takes rows with the sequence before the batch, and there are more "
+        "ways into and out of heads than transpositions at the borders (four pre-LN blocks: 17 "
+        "kernels, else 19)",
+    ),
+    GraphRule(
+        lambda at: at.undone > 0,
+        "batch-first",
+        "the source turns rows before its heads and back after them, which falls away (one "
+        "nn.MultiheadAttention: 5 kernels, else 8)",
+    ),
+    GraphRule(
+        lambda at: at.squeezes > 0,
+        "batch-first",
+        "a Squeeze that names no axes finds at run time which are 1 (two layers of Llama: 21 "
+        "kernels, else 27)",
+    ),
+    GraphRule(
+        lambda at: turning_pays(at.ways, at.transpositions),
+        "as-written",
+        "no norm of rows would take over the transposition at the border (a bare attention: 8 "
+        "kernels sequence-first, else 5)",
+    ),
+    GraphRule(
+        lambda at: True,
+        "as-written",
+        "turning the rows would add as many transpositions as there are ways into and out of heads",
+    ),
+)
+
+
+def choose_graph_form(situation: GraphSituation) -> GraphRule:
+    """The rule that decides for TensorRT."""
+    return next(rule for rule in TENSORRT if rule.applies(situation))

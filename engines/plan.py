@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
 from attnport.engines.build_options import BuildOptions, Sizes
 from attnport.export.records import Record
 
@@ -89,6 +91,26 @@ class FusionReport(Record):
     layers: tuple[PlanLayer, ...]
 
 
+class PlanLowering(Record):
+    """The form in which the graph was given to the builder.
+
+    Attributes:
+        form: Which; "as-written" is `model.onnx` itself.
+        reason: Why this one.
+        kernel_counts: Kernels of all profiles in the plan of every form that was built; None for
+            one that TensorRT refuses.
+        graph: The file beside the plan that holds the graph; "" for `model.onnx`. Its weights are
+            those of the bundle, by their name relative to the bundle's folder.
+        graph_sha256: Its hash.
+    """
+
+    form: str
+    reason: str
+    kernel_counts: dict[str, int | None] = Field(default_factory=dict)
+    graph: str = ""
+    graph_sha256: str = ""
+
+
 class EnginePlan(Record):
     """The result of `attnport.build_engine`.
 
@@ -110,6 +132,7 @@ class EnginePlan(Record):
         options: What was asked of the build.
         profiles: For each optimization profile the (min, opt, max) of every axis.
         device: The device that it was built on and for; "" where the options' targets say.
+        lowering: The form of the graph that it was built from; None for kinds without a choice.
         cached: Whether this plan was found, and not built just now.
     """
 
@@ -130,4 +153,5 @@ class EnginePlan(Record):
     options: BuildOptions = BuildOptions()
     profiles: tuple[dict[str, Sizes], ...] = ()
     device: str = ""
+    lowering: PlanLowering | None = None
     cached: bool = False

@@ -24,6 +24,11 @@ def record_path(plan: Path) -> Path:
     return plan.with_name(plan.name + ".json")
 
 
+def lowered_path(plan: Path) -> Path:
+    """The graph that a plan file was built from, where it is not `model.onnx`."""
+    return plan.with_suffix(".onnx")
+
+
 def log_path(plan: Path) -> Path:
     """The builder's messages of a plan file."""
     return plan.with_name(plan.name + ".log")

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from attnport.engines import devices, libraries
 from attnport.engines.build_options import BuildOptions
+from attnport.engines.lower_for_tensorrt import forms_digest
 from attnport.engines.trt_request import ShapeRange
 from attnport.export.bundle import Bundle
 from attnport.export.digests import remembered_sha256
 
 # Raised when attnport asks TensorRT in another way, so that earlier plans are not taken for it.
-_WAY_OF_ASKING = 2
+_WAY_OF_ASKING = 3
 
 
 def plan_key(
@@ -48,6 +49,8 @@ def plan_key(
         "options": asked | {"timing_cache": options.timing_cache is not None},
         "library": [library, libraries.version_without_loading(library)],
         "device": build_device(library),
+        # The lowered graph follows from the graph and this code.
+        "forms": forms_digest(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -5,33 +5,32 @@ A plan that lies there with the same key is taken as it is.
 
 from __future__ import annotations
 
-import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from attnport.axes import Axis
 from attnport.engines.build_lock import build_folder, build_lock
 from attnport.engines.build_options import BuildOptions, profile_axes
-from attnport.engines.fusion import fusion_report
-from attnport.engines.graph_facts import GraphFacts, read_graph_facts
-from attnport.engines.layer_table import parse_inspections, parse_layer_tables
+from attnport.engines.graph_facts import read_graph_facts
+from attnport.engines.lower_for_tensorrt import tensorrt_forms
 from attnport.engines.memory import memory_warning
-from attnport.engines.plan import EnginePlan, FusionReport
+from attnport.engines.plan import EnginePlan, PlanLowering
 from attnport.engines.plan_file import (
     find_plan,
     log_path,
+    lowered_path,
     plan_path,
     record_path,
     save_record,
 )
 from attnport.engines.plan_key import build_device, plan_key
 from attnport.engines.profiles import profile_from_axes
-from attnport.engines.trt_failures import death, refusal
-from attnport.engines.trt_process import run_builder
-from attnport.engines.trt_request import LOG, PLAN, BuildRequest, BuildResult
-from attnport.errors import BuildError
+from attnport.engines.trt_request import LOG, PLAN, BuildRequest
+from attnport.engines.trt_trial import Trial, best_trial, try_form
+from attnport.errors import BuildError, UsageError
 from attnport.export.bundle import Bundle
+from attnport.export.digests import file_sha256, remembered_sha256
 
 Progress = Callable[[str, float], None]
 Library = Literal["tensorrt", "tensorrt_rtx"]
@@ -81,7 +80,7 @@ class TrtBuild:
     def found(self) -> EnginePlan | None:
         """The plan, if the one that lies in its place has the same key and is whole."""
         plan = find_plan(plan_path(self._out, self._kind), self._key, rehash=self._rehash)
-        if plan is None:
+        if plan is None or not _graph_is_whole(plan, rehash=self._rehash):
             return None
         return plan.model_copy(update={"bundle_path": self._bundle.path, "cached": True})
 
@@ -92,7 +91,7 @@ class TrtBuild:
             BuildError: If TensorRT refuses the graph or dies; nothing is left behind.
             GraphError: If the file is not a whole ONNX file.
         """
-        facts = read_graph_facts(self._bundle.model_path)
+        read_graph_facts(self._bundle.model_path)  # a file that is no graph is refused now
         warning = memory_warning(self._bundle.model_path)
         if warning:
             progress(warning, 0.0)
@@ -102,21 +101,25 @@ class TrtBuild:
             plan = self.found()
             if plan is None:
                 with build_folder(self._out, self._kind) as folder:
-                    plan = self._build(folder, facts, warning, progress)
+                    plan = self._build(folder, warning, progress)
                     _put_in_place(plan, folder, path)
         progress("done", 1.0)
         return plan
 
-    def _build(
-        self, folder: Path, facts: GraphFacts, warning: str, progress: Progress
-    ) -> EnginePlan:
+    def _build(self, folder: Path, warning: str, progress: Progress) -> EnginePlan:
         bundle, library = self._bundle, self._request.library
-        code, result = run_builder(self._request, folder, progress)
-        if result is None:
-            raise death(bundle.name, self._kind, code, folder)
-        if result.failure is not None:
-            raise refusal(bundle.name, self._kind, result.failure, self._request.options, folder)
+        best, lowering = self._best_form(folder, progress)
         path = plan_path(self._out, self._kind)
+        if best.graph is not None:
+            best.graph.replace(folder / lowered_path(path).name)
+            lowering = lowering.model_copy(
+                update={
+                    "graph": lowered_path(path).name,
+                    "graph_sha256": file_sha256(folder / lowered_path(path).name),
+                }
+            )
+        for name in (PLAN, LOG):
+            (best.folder / name).replace(folder / name)
         return EnginePlan(
             kind=self._kind,
             model=bundle.name,
@@ -124,38 +127,66 @@ class TrtBuild:
             bundle_hash=bundle.hash,
             dtype=bundle.dtype,
             path=path,
-            plan_sha256=result.plan_sha256,
-            versions={library: result.library_version},
-            build_seconds=result.build_seconds,
-            peak_memory_bytes=result.peak_memory_bytes,
-            fusion=self._fusion(result, folder / PLAN, facts),
+            plan_sha256=best.result.plan_sha256,
+            versions={library: best.result.library_version},
+            build_seconds=best.result.build_seconds,
+            peak_memory_bytes=best.result.peak_memory_bytes,
+            fusion=best.fusion,
             log_path=log_path(path),
             warnings=(warning,) if warning else (),
             key=self._key,
             options=self._request.options,
             profiles=tuple(map(_sizes, self._axes)),
             device=build_device(library),
+            lowering=lowering,
         )
 
-    def _fusion(self, result: BuildResult, plan: Path, facts: GraphFacts) -> FusionReport:
-        manifest = self._bundle.manifest
-        if result.layer_tables or not result.inspections:
-            layers = parse_layer_tables(result.layer_tables)
+    def _best_form(self, folder: Path, progress: Progress) -> tuple[Trial, PlanLowering]:
+        """Builds the form asked for, or all and takes the one with the fewest kernels."""
+        options = self._request.options
+        forms = tensorrt_forms(self._bundle, refits=options.weight_stripped or options.refittable)
+        if options.form == "auto":
+            names, reason = forms.distinct(), ""
+        elif options.form == "table":
+            names, reason = [forms.chosen], forms.reason
         else:
-            layers = parse_inspections(result.inspections)
-        with (
-            plan.open("rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            return fusion_report(
-                manifest.attentions,
-                manifest.projection_groups,
-                self._bundle.dtype,
-                layers,
-                data,
-                facts,
-                self._axes,
-            )
+            names, reason = [options.form], "it was asked for"
+            if options.form not in forms.contents:
+                raise UsageError(
+                    f"{self._bundle.model_path} has no form {options.form}, since {forms.reason}"
+                )
+        trials = []
+        for number, name in enumerate(names):
+            tell = _part_of(progress, number, len(names))
+            trials.append(
+                try_form(
+                    self._bundle, self._kind, self._request, name, forms.contents[name],
+                    folder, self._axes, tell,
+                )
+            )  # fmt: skip
+        best = best_trial(trials)
+        counts = {trial.form: trial.kernels for trial in trials}
+        return best, PlanLowering(
+            form=best.form, reason=reason or _counted(counts), kernel_counts=counts
+        )
+
+
+def _counted(counts: Mapping[str, int | None]) -> str:
+    said = ", ".join(f"{form} {'refused' if n is None else n}" for form, n in counts.items())
+    return f"the fewest kernels of all forms that were built: {said}"
+
+
+def _part_of(progress: Progress, number: int, count: int) -> Progress:
+    return lambda phase, fraction: progress(phase, (number + min(fraction, 0.99)) / count)
+
+
+def _graph_is_whole(plan: EnginePlan, *, rehash: bool) -> bool:
+    """Whether the lowered graph that the plan was built from still lies beside it."""
+    if plan.lowering is None or not plan.lowering.graph:
+        return True
+    assert plan.path is not None
+    file = plan.path.with_name(plan.lowering.graph)
+    return file.is_file() and (remembered_sha256(file, again=rehash) == plan.lowering.graph_sha256)
 
 
 def _sizes(axes: dict[str, Axis]) -> dict[str, tuple[int, int, int]]:
@@ -163,10 +194,14 @@ def _sizes(axes: dict[str, Axis]) -> dict[str, tuple[int, int, int]]:
 
 
 def _put_in_place(plan: EnginePlan, folder: Path, path: Path) -> None:
-    """Renames the three files into place, the record last: without it a plan is not one."""
+    """Renames the files into place, the record last: without it a plan is not one."""
     save_record(plan, folder / record_path(path).name, home=path.parent)
     try:
         record_path(path).unlink(missing_ok=True)
+        lowered = folder / lowered_path(path).name
+        lowered_path(path).unlink(missing_ok=True)
+        if lowered.exists():
+            lowered.replace(lowered_path(path))
         (folder / PLAN).replace(path)
         (folder / LOG).replace(log_path(path))
         (folder / record_path(path).name).replace(record_path(path))

@@ -34,7 +34,7 @@ def build_plan(trt: Any, logger: Any, request: BuildRequest, monitor: Any) -> An
     flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
-    if not parser.parse_from_file(str(request.model_path)):
+    if not _parse(parser, request):
         raise StoppedError(_parse_failure(parser, logger))
     _allow_decomposition(trt, network)
     config = builder.create_builder_config()
@@ -51,6 +51,13 @@ def build_plan(trt: Any, logger: Any, request: BuildRequest, monitor: Any) -> An
     if cache is not None and request.options.timing_cache is not None:
         _write_whole(request.options.timing_cache, memoryview(cache.serialize()))
     return plan
+
+
+def _parse(parser: Any, request: BuildRequest) -> bool:
+    if request.graph_path is None:
+        return bool(parser.parse_from_file(str(request.model_path)))
+    # The path is where the parser looks for external weights.
+    return bool(parser.parse(request.graph_path.read_bytes(), str(request.model_path)))
 
 
 def inspect_plan(trt: Any, logger: Any, plan: Any) -> tuple[str, ...]:

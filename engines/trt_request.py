@@ -32,13 +32,15 @@ class BuildRequest(Record):
 
     Attributes:
         library: The module to build with; both have the same interface.
-        model_path: The ONNX file.
+        model_path: The ONNX file; weights lie beside it.
+        graph_path: The file whose graph is built with these weights, where it is another.
         profiles: The optimization profiles: a range for each input with a varying dimension.
         options: What else was asked for.
     """
 
     library: Literal["tensorrt", "tensorrt_rtx"]
     model_path: Path
+    graph_path: Path | None = None
     profiles: tuple[dict[str, ShapeRange], ...] = ()
     options: BuildOptions = BuildOptions()
 

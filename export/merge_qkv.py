@@ -10,7 +10,7 @@ Where the Split stands was chosen by counting the kernels of TensorRT for RTX 1.
     the same with bias                  of the packed heads   4 pre-LN blocks: 22 kernels, else 30
     key and value (cross-attention)     of the packed heads   1 attention:      7 kernels, else 8
     rotary positions, norms of q and k  of the packed heads   4 pre-LN blocks: 22 kernels, else 26
-    grouped queries (heads repeated)    of the packed heads   4 pre-LN blocks: GQACOUNT
+    grouped queries (heads repeated)    of the packed heads   4 pre-LN blocks: 22 kernels, else 24
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _ELEMENTWISE = {
     "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Swish", "Tanh",
     "Where",
 }  # fmt: skip
-_NORMS = {"LayerNormalization", "RMSNormalization"}
+NORMS = {"LayerNormalization", "RMSNormalization"}
 _OVER_AXIS = {"Softmax", "Split", "Concat"}
 _REDUCTIONS = {"ReduceMean", "ReduceMax", "ReduceSum", "ReduceL2"}
 _SWAPPED = {"perm": [1, 0, 2]}
@@ -190,7 +190,7 @@ def _works_by_rows(node: ir.Node, sizes: ConcreteGraph) -> bool:
     if node.op_type == "MatMul":
         weight = node.inputs[1]
         return weight is not None and _is_constant_matrix(weight, sizes)
-    if node.op_type in _NORMS or node.op_type in _OVER_AXIS:
+    if node.op_type in NORMS or node.op_type in _OVER_AXIS:
         default = 0 if node.op_type == "Split" else -1
         return node.attributes.get_int("axis", default) in (-1, 2)
     if node.op_type in _REDUCTIONS:

@@ -66,6 +66,15 @@ Weights = Annotated[
         "again, and the engine.",
     ),
 ]
+Form = Annotated[
+    str,
+    typer.Option(
+        metavar="FORM",
+        help="How the graph is given to TensorRT: as-written (or pattern), batch-first, "
+        "sequence-first; table, which chooses by rule; auto, which builds all and keeps the one "
+        "with the fewest kernels.",
+    ),
+]
 Verify = Annotated[
     bool, typer.Option("--verify", help="Read every file again, even if it looks unchanged.")
 ]
@@ -83,6 +92,7 @@ def build(
     version_compatible: VersionCompatible = False,
     weight_stripped: WeightStripped = False,
     refittable: Refittable = False,
+    form: Form = "table",
     weights: Weights = None,
     verify: Verify = False,
 ) -> None:
@@ -95,6 +105,7 @@ def build(
     attnport build build/mh --engine ort-cpu            loads the graph, to know that it does
     attnport build build/mh -e tensorrt-rtx --sm 89 --sm 120
     attnport build build/mh -e tensorrt-rtx --profile seq=2:128:512 --profile seq=1
+    attnport build build/mh -e tensorrt-rtx --form auto     fewest kernels of all forms
     attnport build build/mh -e tensorrt-rtx --weights tuned.safetensors --out build/tuned
     """
     kinds = known_engines(engines)
@@ -116,6 +127,7 @@ def build(
         version_compatible=version_compatible,
         weight_stripped=weight_stripped,
         refittable=refittable,
+        form="as-written" if form == "pattern" else form,
     )
     from attnport.export.bundle import Bundle
 
