@@ -57,12 +57,19 @@ def merged_heads(
 
 def _only_movement(value: ir.Value) -> ir.Node | None:
     """The one node that uses the value, if it only moves elements."""
-    users = list(dict.fromkeys(use.node for use in value.uses()))
-    if len(users) != 1 or value.is_graph_output():
+    node = _only_user(value)
+    if node is None or node.domain or node.op_type not in MOVEMENT or node.op_type == "Split":
         return None
-    node = users[0]
-    moves = node.domain == "" and node.op_type in MOVEMENT and node.op_type != "Split"
-    return node if moves and node.inputs[0] is value else None
+    return node if node.inputs[0] is value else None
+
+
+def _only_user(value: ir.Value) -> ir.Node | None:
+    """The node that uses the value, if it is one alone and stands in no branch or loop."""
+    users = list(dict.fromkeys(use.node for use in value.uses()))
+    producer = value.producer()
+    if len(users) != 1 or value.is_graph_output() or producer is None:
+        return None
+    return users[0] if users[0].graph is producer.graph else None
 
 
 def _merged_at(
@@ -116,23 +123,23 @@ def _context_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, int,
 
 def output_product(merged: MergedHeads | None) -> ir.Node | None:
     """The MatMul with W_O, if it is all that uses the merged heads."""
-    if merged is None or merged.layout == "flat" or merged.value.is_graph_output():
+    if merged is None or merged.layout == "flat":
         return None
-    users = list(dict.fromkeys(use.node for use in merged.value.uses()))
-    if len(users) != 1 or users[0].op_type != "MatMul" or users[0].inputs[0] is not merged.value:
+    user = _only_user(merged.value)
+    if user is None or user.op_type != "MatMul" or user.inputs[0] is not merged.value:
         return None
-    weight = users[0].inputs[1]
+    weight = user.inputs[1]
     constant = weight is not None and weight.const_value is not None
-    return users[0] if constant else None
+    return user if constant else None
 
 
 def guard_on(value: ir.Value) -> ir.Node | None:
     """The Where of `Where(condition, value, 0)`, if that is the value's only use."""
-    users = list(dict.fromkeys(use.node for use in value.uses()))
-    if len(users) != 1 or users[0].op_type != "Where" or value.is_graph_output():
+    user = _only_user(value)
+    if user is None or user.op_type != "Where":
         return None
-    _, kept, other = users[0].inputs
-    return users[0] if kept is value and constant_scalar(other) == 0.0 else None
+    _, kept, other = user.inputs
+    return user if kept is value and constant_scalar(other) == 0.0 else None
 
 
 def guard_is_redundant(site: AttentionSite, guard: ir.Node, fed: Sequence[ConcreteGraph]) -> bool:

@@ -2,6 +2,7 @@
 
     tidy               functions inlined, constants made initializers, dead nodes removed
     fold_weights       movements of constants are done once, here
+    write_in_bodies    captured attention in branches and loops written out
     expand_operator    the operator's cache, key lengths and window written out
     einsum_to_matmul   batched products written as Einsum become MatMul
     merge_qkv          projections that share an input become one matrix
@@ -37,6 +38,7 @@ from attnport.export.records import Form, Inspection, PassRecord
 from attnport.export.sites import AttentionSite
 from attnport.export.unrecognised import unrecognised
 from attnport.export.write_attention import write_attention
+from attnport.export.write_in_bodies import write_in_bodies
 
 # Sizes to ask at: primes, so that a product of axes is not mistaken for another axis.
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
@@ -67,6 +69,7 @@ def run_passes(
     with _quiet():
         _tidy(model)
         records = [fold_weights(model.graph), einsum_to_matmul(model.graph)]
+        records.append(write_in_bodies(model.graph))
         records.append(expand(model, axes, form))
         records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
         model.graph.sort()

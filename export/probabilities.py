@@ -48,6 +48,8 @@ def follow_probabilities(softmax: ir.Node) -> Probabilities | None:
     while pending and len(between) <= _MOST_BETWEEN:
         value = pending.pop()
         for node in _users(value):
+            if node.graph is not softmax.graph:
+                continue  # in a branch or a loop: used elsewhere
             if _multiplies_values(node, value):
                 products.append((node, value))
             elif node not in between and _stays_between(node, reached):
