@@ -26,7 +26,7 @@ from attnport.axes import Axis
 from attnport.errors import ModuleError, NarrowedRangeError
 from attnport.export import capture_operator
 from attnport.export.dynamic_shapes import Example, torch_shapes
-from attnport.export.module_forms import slow_path
+from attnport.export.module_forms import dtype_name, slow_path
 
 
 def onnx_from_module(
@@ -79,8 +79,10 @@ def _exported(
                 "write it so that it does not ask for the size"
             ) from err
         _require_that_it_runs(module, example)
+        remedy = ": ask for no value of a tensor (torch.where in place of if)"
         raise ModuleError(
             f"torch.export cannot capture {type(module).__name__}: {_summary(err)}"
+            f"{remedy if 'data-dependent' in str(err) else ''}"
         ) from err
 
 
@@ -90,11 +92,14 @@ def _require_that_it_runs(module: torch.nn.Module, example: Example) -> None:
         module(*example.args, **example.kwargs)
     except Exception as err:
         values = (*example.args, *example.kwargs.values())
-        shapes = [tuple(value.shape) for value in values if isinstance(value, torch.Tensor)]
-        given = ", ".join(map("{} {}".format, example.names, shapes))
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        given = ", ".join(
+            f"{name} {dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
+            for name, tensor in zip(example.names, tensors, strict=True)
+        )
         first = (str(err).strip() or type(err).__name__).splitlines()[0]
         raise ModuleError(
-            f"{type(module).__name__} itself fails on inputs of the shapes {given}: "
+            f"{type(module).__name__} itself fails on the inputs {given}: "
             f"{first}{_own_line(err)}: mend it, or give it inputs that it takes"
         ) from err
 

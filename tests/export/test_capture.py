@@ -214,7 +214,7 @@ def test_a_module_that_depends_on_data() -> None:
         captured(DependsOnData(), X)
     assert not isinstance(caught.value, NarrowedRangeError)
     line = line_of(DependsOnData, "if x.sum()")
-    assert f"{Path(__file__).name}:{line}" in str(caught.value)
+    assert f"{Path(__file__).name}:{line}): ask for no value of a tensor" in str(caught.value)
 
 
 def test_torch_adds_nothing_to_the_sentence(capfd: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +235,7 @@ def test_a_module_that_fails_itself() -> None:
 
 
 def test_a_module_that_multiplies_what_does_not_fit() -> None:
-    shape = re.escape(f"x {tuple(X.shape)}")
+    shape = re.escape(f"x float32 {tuple(X.shape)}")
     line = line_of(ForgotTheTranspose, "x @ x")
     where = re.escape(f"{Path(__file__).name}:{line}")
     with pytest.raises(ModuleError, match=rf"itself fails on .* {shape}: .*{where}"):

@@ -136,7 +136,10 @@ def _show_bundle(bundle: Bundle) -> None:
         for note in done.notes:
             say(f"    {note}")
     show_inspection(manifest.attentions, manifest.projection_groups)
-    say(f"{len(manifest.cases)} cases: {', '.join(case.name for case in manifest.cases)}")
+    names = ", ".join(case.name for case in manifest.cases)
+    say(
+        f"{len(manifest.cases)} cases: {names}" if names else "no case, so nothing to compare with"
+    )
     if manifest.cases_left_out:
         say(f"left out for their size or number: {', '.join(manifest.cases_left_out)}")
     for warning in manifest.warnings:
