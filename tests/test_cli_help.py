@@ -16,6 +16,7 @@ COMMANDS = (
     "export",
     "build",
     "validate",
+    "bisect",
     "explain",
     "run",
     "serve",

@@ -215,7 +215,7 @@ def _last_right(model: onnx.ModelProto, first: Tap, matches: Mapping[str, Made |
     while level:
         for name in level:
             if matches.get(name):
-                return name
+                return str(name)
         seen.update(level)
         level = [
             i for name in level if name in makers for i in makers[name].input if i not in seen
@@ -280,7 +280,8 @@ def _outside(found: np.ndarray, truth: np.ndarray, moved: np.ndarray, dtype: str
     if apart.not_finite:
         return f"is {apart.value:.3g} at {list(apart.at)}, and {apart.expected:.3g} in float64"
     finite = np.isfinite(truth)
-    numbers, shift = truth[finite], np.abs(moved - truth)[finite & np.isfinite(moved)]
+    both = finite & np.isfinite(moved)
+    numbers, shift = truth[finite], np.abs(moved[both] - truth[both])
     most = float(np.max(shift, initial=0.0))
     # A tensor in the middle has no PyTorch beside it: what rounding moves it by stands for that,
     # once more for each product it went through, which the constant covers.

@@ -36,7 +36,9 @@ class Tap:
 
 
 def taps_of(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[Tap]:
-    """Every floating tensor that a node makes, in topological order.
+    """Every floating tensor that a node makes of floating inputs, in topological order.
+
+    Those made of masks and sizes alone are left out: each module writes them in its own way.
 
     Args:
         model: A graph with its weights.
@@ -51,8 +53,13 @@ def taps_of(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[Ta
                 dim.dim_value = size
     inferred = onnx.shape_inference.infer_shapes(fixed, data_prop=True).graph
     known = {v.name: v.type.tensor_type for v in (*inferred.value_info, *inferred.output)}
+    live = {v.name for v in model.graph.input if v.type.tensor_type.elem_type in _FLOATS}
     found = []
     for node in model.graph.node:
+        # What is asked of a tensor's size is no number of it.
+        if node.op_type in ("Shape", "Size") or live.isdisjoint(node.input):
+            continue
+        live.update(node.output)
         for name in node.output:
             kind = known.get(name)
             if kind is not None and kind.elem_type in _FLOATS:
@@ -155,12 +162,14 @@ def origin_of(node: onnx.NodeProto) -> tuple[str, str]:
     scopes = recorded.get(_PATH, "")
     parts = [part.strip(" '\"") for part in scopes.strip("[]").split(",")]
     path = parts[-2] if len(parts) > 1 else ""
-    line = ""
+    lines = []
     for text in recorded.get(_STACK, "").splitlines():
         if text.strip().startswith("File "):
             file, _, rest = text.strip()[6:].partition('", line ')
-            line = f"{file}:{rest.split(',')[0]}"
-    return path, line
+            lines.append(f"{file}:{rest.split(',')[0]}")
+    # The innermost line of the user's own: those of torch.nn say nothing of the model.
+    own = [line for line in lines if "/site-packages/torch/" not in line]
+    return path, (own or lines or [""])[-1]
 
 
 def _double(weight: onnx.TensorProto) -> onnx.TensorProto:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from attnport._version import __version__
+from attnport.cli.bisect_command import bisect
 from attnport.cli.build_command import build
 from attnport.cli.check_command import check
 from attnport.cli.doctor_command import doctor
@@ -32,6 +33,7 @@ for command, in_one_line in (
     (export, "Export a model to an ONNX bundle."),
     (build, "Build an engine, and show what fused."),
     (validate, "Prove engines against their module."),
+    (bisect, "Find the node that goes wrong."),
     (explain, "Say what a check means."),
     (run, "Export, build and prove all of a file."),
     (serve, "Serve proved bundles over HTTP."),
