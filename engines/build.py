@@ -9,6 +9,7 @@ from pathlib import Path
 from attnport.engines import libraries
 from attnport.engines.build_options import BuildOptions
 from attnport.engines.kinds import EngineKind, engine_kind, lack_to_build
+from attnport.engines.lowered_file import save_lowered
 from attnport.engines.plan import EnginePlan
 from attnport.errors import EngineUnavailableError, UsageError
 from attnport.export.bundle import Bundle
@@ -52,7 +53,7 @@ def build_engine(
         )
     if asked.library != "tensorrt" and asked.library != "tensorrt_rtx":
         _require_buildable(asked)
-        return _built_without_plan(bundle, asked)
+        return _built_without_plan(bundle, asked, out or bundle.path)
     from attnport.engines.trt_build import TrtBuild
 
     if not libraries.has_distribution(asked.library):
@@ -72,21 +73,24 @@ def _require_buildable(kind: EngineKind) -> None:
         raise EngineUnavailableError(f"not built: {lack.sentence()}")
 
 
-def _built_without_plan(bundle: Bundle, kind: EngineKind) -> EnginePlan:
+def _built_without_plan(bundle: Bundle, kind: EngineKind, out: Path) -> EnginePlan:
     start = time.perf_counter()
+    path, lowering = None if kind.needs_module else bundle.model_path, None
     if kind.library == "onnxruntime":
         from attnport.engines.ort_engine import OrtEngine
 
-        OrtEngine(bundle, kind).close()
+        with OrtEngine(bundle, kind) as engine:
+            path, lowering = save_lowered(engine.lowered, bundle, kind.name, out)
     return EnginePlan(
         kind=kind.name,
         model=bundle.name,
         bundle_path=bundle.path,
         bundle_hash=bundle.hash,
         dtype=bundle.dtype,
-        path=None if kind.needs_module else bundle.model_path,
+        path=path,
         versions={kind.library: libraries.version(kind.library)},
         build_seconds=time.perf_counter() - start,
+        lowering=lowering,
     )
 
 

@@ -78,9 +78,8 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
     from attnport.export.concrete import ConcreteGraph
     from attnport.export.name_squeezed_axes import name_squeezed_axes
     from attnport.export.onnx_file import load_onnx
-    from attnport.export.passes import sizes_to_ask_at
+    from attnport.export.asking_sizes import sizes_to_ask_at
     from attnport.export.sequence_first import (
-        NORMS,
         count_swaps,
         to_batch_first,
         to_sequence_first,
@@ -113,14 +112,22 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
     rule = choose_graph_form(
         GraphSituation(
             refits=refits,
-            norms=sum(node.op_type in NORMS or node.op_type == "ReduceMean" for node in graph),
             ways=ways,
             transpositions=count_swaps(graph) - swaps,
+            exposed=_is_exposed(graph),
             undone=before - swaps,
             squeezes=squeezes,
         )
     )
     return GraphForms(contents, rule.form, rule.reason)
+
+
+def _is_exposed(graph: ir.Graph) -> bool:
+    """Whether a product with a constant reads rows right behind a transposition of rows."""
+    from attnport.export.sequence_first import swaps_of
+
+    users = (use.node for swap in swaps_of(graph) for use in swap.outputs[0].uses())
+    return any(user.op_type == "MatMul" for user in users)
 
 
 def forms_digest() -> str:

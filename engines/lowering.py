@@ -7,14 +7,15 @@ file of weights, and lives in memory alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attnport.engines import libraries
-from attnport.engines.lowering_table import TABLES, LoweredForm, Situation, choose_form
+from attnport.engines.lower_for_cpu import lower_for_cpu
+from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph, serialized
+from attnport.engines.lowering_table import TABLES, Situation, choose_form
 from attnport.errors import InternalError
 from attnport.export.bundle import Bundle
-from attnport.export.records import AttentionInfo, Record
+from attnport.export.records import AttentionInfo
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -25,35 +26,6 @@ _CHANGED = frozenset(
     {"AveragePool", "GroupNormalization", "Resize", "QuantizeLinear", "DequantizeLinear", "Pad"}
 )
 _OPERATOR_OPSET = 23
-
-
-class LoweredAttention(Record):
-    """What one attention is given to the engine as.
-
-    Attributes:
-        attention: Its name.
-        form: The form.
-        reason: Why this one.
-        node: The node that computes it all; "" for the pattern.
-    """
-
-    attention: str
-    form: LoweredForm
-    reason: str
-    node: str = ""
-
-
-@dataclass(frozen=True)
-class LoweredGraph:
-    """A graph to open in place of `model.onnx`.
-
-    Attributes:
-        content: The serialized model; None where `model.onnx` itself is the right form.
-        attentions: What became of each attention.
-    """
-
-    content: bytes | None
-    attentions: tuple[LoweredAttention, ...]
 
 
 def lower_bundle(bundle: Bundle, kind: str) -> LoweredGraph:
@@ -67,6 +39,8 @@ def lower_bundle(bundle: Bundle, kind: str) -> LoweredGraph:
         GraphError: If the graph cannot be read.
         InternalError: If the lowered graph is not valid.
     """
+    if kind == "ort-cpu":
+        return lower_for_cpu(bundle)
     if len(TABLES[kind]) == 1:
         (rule,) = TABLES[kind]
         names = [info.name for info in bundle.manifest.attentions]
@@ -110,7 +84,7 @@ def _lowered(bundle: Bundle, kind: str) -> LoweredGraph:
         model.opset_imports[""] = max(model.opset_imports[""], _OPERATOR_OPSET)
     order = {info.name: number for number, info in enumerate(infos)}
     return LoweredGraph(
-        _serialized(model), tuple(sorted(done, key=lambda one: order[one.attention]))
+        serialized(model), tuple(sorted(done, key=lambda one: order[one.attention]))
     )
 
 
@@ -130,15 +104,6 @@ def _is_restampable(model: ir.Model) -> bool:
     if model.opset_imports[""] >= _OPERATOR_OPSET:
         return True
     return not any(not node.domain and node.op_type in _CHANGED for node in model.graph)
-
-
-def _serialized(model: ir.Model) -> bytes:
-    import onnx_ir as ir
-    import onnx_ir.passes.common as common
-
-    model.graph.sort()
-    common.RemoveUnusedNodesPass()(model)
-    return bytes(ir.to_proto(model).SerializeToString())
 
 
 def _ort_version() -> tuple[int, ...]:

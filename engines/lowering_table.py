@@ -17,7 +17,7 @@ from attnport.export.records import AttentionInfo
 from attnport.export.sequence_first import turning_pays
 
 TensorRtForm = Literal["as-written", "batch-first", "sequence-first"]
-LoweredForm = Literal["pattern", "attention", "multi-head-attention"]
+LoweredForm = Literal["pattern", "attention", "multi-head-attention", "chunks"]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Situation:
             heads are parted.
         restampable: Whether the graph means the same at opset 23.
         ort_version: Of onnxruntime, such as (1, 31).
+        chunks: Into how many parts the queries are worth cutting; 1 for none.
     """
 
     info: AttentionInfo
@@ -38,6 +39,7 @@ class Situation:
     has_rows: bool
     restampable: bool
     ort_version: tuple[int, ...]
+    chunks: int = 1
 
     @property
     def grouped(self) -> bool:
@@ -97,9 +99,14 @@ ORT_CUDA: tuple[Rule, ...] = (
     ),
 )
 
-# Measured (benchmarks): within a tenth of each other at usual lengths, and the plain pattern is
-# what every check is made for.
+# All forms of attention lie within a tenth of each other on the CPU. Chunks: benchmarks/lowering.
 ORT_CPU: tuple[Rule, ...] = (
+    Rule(
+        lambda at: at.chunks > 1,
+        "chunks",
+        "a long causal sequence: a chunk of queries leaves out the keys after it, and the scores "
+        "that exist at one time shrink by the number of chunks",
+    ),
     Rule(lambda at: True, "pattern", "no form of attention is clearly faster on the CPU"),
 )
 # TensorRT fuses the pattern, and makes fewer kernels of it than of the operator.
@@ -119,23 +126,35 @@ def choose_form(kind: str, situation: Situation) -> Rule:
     return next(rule for rule in TABLES[kind] if rule.applies(situation))
 
 
+def causal_chunks(opt: int) -> int:
+    """Into how many chunks the CPU cuts the queries of a causal attention.
+
+    Args:
+        opt: The usual number of queries. Measured at 128 to 4096: benchmarks/lowering.
+    """
+    if opt < 256:
+        return 1
+    return 4 if opt < 1024 else 8
+
+
 @dataclass(frozen=True)
 class GraphSituation:
     """What a rule for a whole graph may look at.
 
     Attributes:
         refits: Whether weights are put into the plan later, by the names in `model.onnx`.
-        norms: How many norms of rows it has.
         ways: Transpositions into and out of heads.
         transpositions: What turning the rows adds beside them.
+        exposed: Whether a product reads rows right behind such a transposition, which nothing
+            (a norm, say) then takes over.
         undone: Transpositions of rows that the source wrote, and that fall away batch-first.
         squeezes: Squeezes that do not name their axes.
     """
 
     refits: bool
-    norms: int
     ways: int
     transpositions: int
+    exposed: bool
     undone: int
     squeezes: int
 
@@ -157,7 +176,7 @@ TENSORRT: tuple[GraphRule, ...] = (
         "weights are put into this plan later, from model.onnx",
     ),
     GraphRule(
-        lambda at: turning_pays(at.ways, at.transpositions) and at.norms > 0,
+        lambda at: turning_pays(at.ways, at.transpositions) and not at.exposed,
         "sequence-first",
         "the attention kernel takes rows with the sequence before the batch, and there are more "
         "ways into and out of heads than transpositions at the borders (four pre-LN blocks: 17 "
@@ -178,8 +197,9 @@ TENSORRT: tuple[GraphRule, ...] = (
     GraphRule(
         lambda at: turning_pays(at.ways, at.transpositions),
         "as-written",
-        "no norm of rows would take over the transposition at the border (a bare attention: 8 "
-        "kernels sequence-first, else 5)",
+        "a projection reads the rows right at the border, so nothing takes over the transposition "
+        "there (a bare attention: 8 kernels sequence-first, else 5; two post-LN blocks: 13, else "
+        "10)",
     ),
     GraphRule(
         lambda at: True,

@@ -12,7 +12,8 @@ import numpy as np
 from attnport.engines.engine import Engine
 from attnport.engines.feeds import compile_check
 from attnport.engines.kinds import EngineKind
-from attnport.engines.lowering import LoweredGraph, lower_bundle
+from attnport.engines.lowered_graph import LoweredGraph
+from attnport.engines.lowering import lower_bundle
 from attnport.engines.ort_binding import BindingPool
 from attnport.engines.ort_placement import require_placed, trt_options
 from attnport.engines.ort_probe import require_survivable

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from attnport.engines.kinds import EngineKind
-from attnport.engines.lowering import LoweredAttention, LoweredGraph
+from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph
 from attnport.engines.ort_session import DISABLED_OPTIMIZERS, create_session, load_cuda_libraries
 from attnport.export.bundle import Bundle
 from attnport.export.records import Record

@@ -39,7 +39,7 @@ _ELEMENTWISE = {
     "Or", "Pow", "Reciprocal", "Relu", "Sigmoid", "Softplus", "Sqrt", "Sub", "Swish", "Tanh",
     "Where",
 }  # fmt: skip
-NORMS = {"LayerNormalization", "RMSNormalization"}
+_NORMS = {"LayerNormalization", "RMSNormalization"}
 _OVER_AXIS = {"Softmax", "Split", "Concat"}
 _REDUCTIONS = {"ReduceMean", "ReduceMax", "ReduceSum", "ReduceL2"}
 _SWAPPED = {"perm": [1, 0, 2]}
@@ -57,9 +57,14 @@ def turning_pays(ways: int, transpositions: int) -> bool:
     return ways > transpositions
 
 
+def swaps_of(graph: ir.Graph) -> list[ir.Node]:
+    """The transpositions between batch-first and sequence-first rows."""
+    return [node for node in graph if node.op_type == "Transpose" and _permutation(node) == _SWAP]
+
+
 def count_swaps(graph: ir.Graph) -> int:
-    """How many transpositions of rows between batch-first and sequence-first a graph has."""
-    return sum(_permutation(node) == _SWAP for node in graph if node.op_type == "Transpose")
+    """How many there are."""
+    return len(swaps_of(graph))
 
 
 @dataclass
@@ -190,7 +195,7 @@ def _works_by_rows(node: ir.Node, sizes: ConcreteGraph) -> bool:
     if node.op_type == "MatMul":
         weight = node.inputs[1]
         return weight is not None and _is_constant_matrix(weight, sizes)
-    if node.op_type in NORMS or node.op_type in _OVER_AXIS:
+    if node.op_type in _NORMS or node.op_type in _OVER_AXIS:
         default = 0 if node.op_type == "Split" else -1
         return node.attributes.get_int("axis", default) in (-1, 2)
     if node.op_type in _REDUCTIONS:

@@ -17,7 +17,8 @@ import pytest
 
 from attnport.engines import lowering
 from attnport.engines.kinds import KINDS
-from attnport.engines.lowering import LoweredGraph, lower_bundle
+from attnport.engines.lowered_graph import LoweredGraph
+from attnport.engines.lowering import lower_bundle
 from attnport.engines.lowering_table import ORT_CUDA, TABLES, Situation, choose_form
 from attnport.engines.ort_binding import Binding, BindingPool
 from attnport.engines.ort_placement import require_placed, trt_options

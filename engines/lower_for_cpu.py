@@ -1,0 +1,82 @@
+"""The graph of a bundle as ONNX Runtime on the CPU is given it: long causal attentions in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from attnport.axes import Axis
+from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph, serialized
+from attnport.engines.lowering_table import Situation, causal_chunks, choose_form
+from attnport.export.bundle import Bundle
+from attnport.export.records import AttentionInfo
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from attnport.export.concrete import ConcreteGraph
+
+
+def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
+    """Cuts the causal attentions whose usual number of queries is large enough.
+
+    Raises:
+        GraphError: If the graph cannot be read.
+    """
+    infos = bundle.manifest.attentions
+    longest = max((axis.opt for axis in bundle.axes.values()), default=1)
+    static = [n for spec in bundle.manifest.inputs for n in spec.shape if isinstance(n, int)]
+    hopeful = any(info.causal and info.mask == "none" for info in infos)
+    if not hopeful or causal_chunks(max([longest, *static])) == 1:
+        return LoweredGraph(None, tuple(_choice(bundle, info, 1) for info in infos))
+    return _cut(bundle, infos)
+
+
+def _cut(bundle: Bundle, infos: Sequence[AttentionInfo]) -> LoweredGraph:
+    from attnport.export.chunk_causal import chunk_causal
+    from attnport.export.concrete import ConcreteGraph
+    from attnport.export.onnx_file import load_onnx
+    from attnport.export.asking_sizes import sizes_to_ask_at
+
+    model = load_onnx(bundle.model_path)
+    asked = sizes_to_ask_at(model.graph, bundle.axes)
+    graphs = [ConcreteGraph(model.graph, sizes) for sizes in asked]
+    chunks = {info.name: _chunks(model.graph, info, graphs, bundle) for info in infos}
+    chosen = {name: count for name, count in chunks.items() if count > 1}
+    done = tuple(_choice(bundle, info, chunks[info.name]) for info in infos)
+    if not chosen:
+        return LoweredGraph(None, done)
+    chunk_causal(model.graph, chosen, {info.name: info for info in infos})
+    return LoweredGraph(serialized(model), done)
+
+
+def _chunks(
+    graph: ir.Graph, info: AttentionInfo, graphs: Sequence[ConcreteGraph], bundle: Bundle
+) -> int:
+    from attnport.export.chunk_causal import find_causal_nodes
+
+    nodes = find_causal_nodes(graph, info)
+    if nodes is None:
+        return 1
+    shapes = [found.shape(nodes.query) for found in graphs]
+    lengths = [shape[2] for shape in shapes if shape is not None and len(shape) == 4]
+    if len(lengths) < len(graphs):
+        return 1
+    return causal_chunks(_usual_length(lengths, graphs, list(bundle.axes.values())))
+
+
+def _usual_length(
+    lengths: Sequence[int], graphs: Sequence[ConcreteGraph], axes: Sequence[Axis]
+) -> int:
+    """The opt of the axis that the queries lie along; their number where it is always the same."""
+    for axis in axes:
+        if [found.sizes.get(axis.name) for found in graphs] == list(lengths):
+            return axis.opt
+    return lengths[0] if len(set(lengths)) == 1 else 1
+
+
+def _choice(bundle: Bundle, info: AttentionInfo, chunks: int) -> LoweredAttention:
+    at = Situation(info, bundle.dtype, False, False, (), chunks)
+    rule = choose_form("ort-cpu", at)
+    reason = f"{chunks} chunks: {rule.reason}" if rule.form == "chunks" else rule.reason
+    return LoweredAttention(attention=info.name, form=rule.form, reason=reason)
