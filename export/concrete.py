@@ -9,7 +9,7 @@ constants and the feeds that the caller gives (a random mask, say).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -87,6 +87,11 @@ class ConcreteGraph:
         kind = self._types.get(value)
         return ir.DataType(kind.tensor_type.elem_type) if kind is not None else value.dtype
 
+    def values(self) -> Iterator[ir.Value]:
+        """Everything that nodes of the graph compute."""
+        for node in self._graph:
+            yield from _present(node.outputs)
+
     def resized(self, symbol: str, size: int) -> ConcreteGraph:
         """The same graph with another number in place of one symbol."""
         key = (symbol, size)
@@ -99,8 +104,13 @@ class ConcreteGraph:
         if feed is not None:
             self._set_data(value, feed)
             return
-        shape = [self._size(dim) for dim in value.shape] if value.shape is not None else None
-        if value.dtype is not None and shape is not None:
+        if value.shape is None:
+            return
+        shape = [
+            dim if isinstance(dim, int) else self.sizes.get(dimension_name(value, position))
+            for position, dim in enumerate(value.shape)
+        ]
+        if value.dtype is not None:
             self._types[value] = onnx.helper.make_tensor_type_proto(value.dtype.value, shape)
 
     def _take_constant(self, value: ir.Value) -> None:
@@ -210,6 +220,13 @@ class ConcreteGraph:
             self._data[value] = array
         element = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
         self._types[value] = onnx.helper.make_tensor_type_proto(element, array.shape)
+
+
+def dimension_name(value: ir.Value, position: int) -> str:
+    """The symbol of a dimension that is no number, or what it is called for want of one."""
+    dim = value.shape[position] if value.shape is not None else None
+    symbol = dim.value if isinstance(dim, ir.SymbolicDim) else None
+    return str(symbol) if symbol is not None else f"{value.name}[{position}]"
 
 
 def constant_array(value: ir.Value) -> np.ndarray | None:

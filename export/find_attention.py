@@ -128,12 +128,19 @@ def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
 
 def _softmax_problem(softmax: ir.Node, graph: ConcreteGraph) -> str:
     shape = graph.shape(softmax.inputs[0]) if softmax.inputs[0] is not None else None
-    axis = softmax.attributes.get_int("axis", -1)
+    axis = softmax.attributes.get_int("axis", _default_axis(softmax))
     if shape is None:
         return "the shape of the scores is not known"
     if axis not in (-1, len(shape) - 1):
         return f"the softmax runs over axis {axis}, not over the keys (the last axis)"
     return ""
+
+
+def _default_axis(softmax: ir.Node) -> int:
+    """The last axis; before opset 13 axis 1, with all that follow it."""
+    graph = softmax.graph
+    opset = graph.opset_imports.get("", 13) if isinstance(graph, ir.Graph) else 13
+    return -1 if opset >= 13 else 1
 
 
 def _walk_up(value: ir.Value | None, graphs: Graphs, depth: int = 0) -> _Scores | None:

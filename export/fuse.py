@@ -12,8 +12,8 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from attnport.axes import Axis
-from attnport.errors import GraphError, UsageError
-from attnport.export.onnx_file import load_onnx, save_onnx
+from attnport.errors import GraphError, InternalError, UsageError
+from attnport.export.onnx_file import load_onnx, onnx_fault, save_onnx
 from attnport.export.passes import inspect_graph, run_passes
 from attnport.export.records import Form, Inspection, PassRecord, Record
 
@@ -94,7 +94,7 @@ def fuse_file(
         _convert(model)
     common.DeduplicateHashedInitializersPass(_LARGEST_HASHED_BYTES)(model)
     inspection = inspect_graph(model.graph, axes)
-    _write(model, target)
+    records.append(_write(model, target, Path(source)))
     return Fused(
         path=str(target),
         form=form,
@@ -151,13 +151,20 @@ def _outcomes(inspection: Inspection, records: list[PassRecord]) -> list[Outcome
     return outcomes
 
 
-def _write(model: ir.Model, target: Path) -> None:
+def _write(model: ir.Model, target: Path, source: Path) -> PassRecord:
     """Beside the target first, so that what stands there is replaced by whole files only."""
+    notes: tuple[str, ...] = ()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
             made = Path(folder) / target.name
-            save_onnx(model, made)
+            try:
+                save_onnx(model, made)
+            except InternalError:
+                fault = onnx_fault(source)
+                if fault is None:
+                    raise
+                notes = (f"onnx's checker refuses the file, before and after: {fault}",)
             beside = made.with_name(f"{made.name}.data")
             if beside.exists():
                 os.replace(beside, target.with_name(beside.name))
@@ -166,3 +173,4 @@ def _write(model: ir.Model, target: Path) -> None:
         raise UsageError(
             f"{target} cannot be written ({err.strerror}): give another path"
         ) from err
+    return PassRecord(name="written", changed=0, notes=notes)

@@ -78,9 +78,17 @@ def save_onnx(model: ir.Model, path: Path) -> None:
     beside = path.with_name(f"{path.name}.data")
     if beside.stat().st_size == 0:
         beside.unlink()
+    fault = onnx_fault(path)
+    if fault is not None:
+        raise InternalError(
+            f"the passes wrote a graph that onnx refuses ({fault}): please report the module"
+        ) from fault
+
+
+def onnx_fault(path: Path) -> Exception | None:
+    """Why onnx's checker refuses a file; None if it does not."""
     try:
         onnx.checker.check_model(path, full_check=True)
     except Exception as err:  # the checker's error is not a public type
-        raise InternalError(
-            f"the passes wrote a graph that onnx refuses ({err}): please report the module"
-        ) from err
+        return err
+    return None

@@ -25,6 +25,7 @@ import onnx_ir.passes.common as common
 from attnport.axes import Axis
 from attnport.errors import InternalError
 from attnport.export import capture_operator
+from attnport.export.asking_sizes import sizes_to_ask_at
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import guard_on, merged_heads, output_product
 from attnport.export.einsum import einsum_to_matmul
@@ -40,8 +41,6 @@ from attnport.export.unrecognised import unrecognised
 from attnport.export.write_attention import write_attention
 from attnport.export.write_in_bodies import write_in_bodies
 
-# Sizes to ask at: primes, so that a product of axes is not mistaken for another axis.
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31)
 _SEEDS = (0, 1, 2)
 
 
@@ -119,30 +118,6 @@ def graphs_to_ask(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[ConcreteGra
     """The graph at two sets of sizes."""
     limits = {name: axis.max for name, axis in axes.items()}
     return [ConcreteGraph(graph, sizes, limits=limits) for sizes in sizes_to_ask_at(graph, axes)]
-
-
-def sizes_to_ask_at(graph: ir.Graph, axes: Mapping[str, Axis]) -> list[dict[str, int]]:
-    """Two sizes for every symbol of the inputs, different from each other where ranges allow."""
-    symbols: dict[str, None] = {}
-    for value in graph.inputs:
-        for dim in value.shape or ():
-            if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
-                symbols[str(dim.value)] = None
-    rounds: list[dict[str, int]] = [{}, {}]
-    for index, symbol in enumerate(symbols):
-        wanted = [_PRIMES[(index + offset) % len(_PRIMES)] for offset in (0, 1)]
-        axis = axes.get(symbol)
-        for sizes, size in zip(rounds, _within(axis, *wanted) if axis else wanted, strict=True):
-            sizes[symbol] = size
-    return rounds
-
-
-def _within(axis: Axis, first: int, second: int) -> tuple[int, int]:
-    """Two sizes of the axis, those wanted or others, different if it has two."""
-    if first < axis.min:
-        first, second = axis.min + first, axis.min + second
-    first, second = min(axis.max, first), min(axis.max, second)
-    return first, second if second != first else max(axis.min, first - 1)
 
 
 def _fed_graphs(graph: ir.Graph, view: View) -> list[ConcreteGraph]:
