@@ -6,14 +6,17 @@
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
 #              NAMES='bert llama' names some, ZOO_ARGS=--latency measures ONNX Runtime, too
 # make cases   what exporters were reported to get wrong, every case in every dtype
+# make mutants     every way of being wrong, planted in every model: benchmarks/validate/mutants.md
+# make calibrate   how near good engines come to the bound: benchmarks/validate/calibration.md
+# make bench-validate   time and memory of the generated cases: benchmarks/validate/results.md
 # make lint    mend what can be mended: imports, format            make clean
 #
 # The first of them makes the environment .venv. What it installs depends on the machine:
 #   with an NVIDIA GPU (nvidia-smi is there)   ONNX Runtime for CUDA, TensorRT and TensorRT for RTX
 #   without                                    ONNX Runtime, and TensorRT for RTX, which builds there
-# Without a GPU torch should be the CPU build; where PyTorch's own index can be reached it is taken
-# from there. Behind a mirror, say where it is:
-#   make demo PIP_ARGS='--extra-index-url https://mirror.example/pytorch/cpu'
+# Without a GPU torch is the CPU build: as pip finds it, else from PyTorch's own index. Behind a
+# mirror say where it is, or that there is none:
+#   make demo CPU_TORCH=https://mirror.example/pytorch/cpu        make demo CPU_TORCH=
 
 PYTHON ?= python3
 PIP_ARGS ?=
@@ -29,10 +32,10 @@ EXTRAS := export,ort,rtx,serve,test
 else
 EXTRAS := export,ort-gpu,trt,rtx,serve,test
 endif
-CPU_TORCH := https://download.pytorch.org/whl/cpu
+CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: mutants calibrate bench-validate zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -63,6 +66,15 @@ zoo: $(STAMP)
 cases: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "" tests/cases
 
+mutants: $(STAMP)
+	$(BIN)/python -m tests.validate.mutants
+
+calibrate: $(STAMP)
+	$(BIN)/python benchmarks/validate/calibrate.py
+
+bench-validate: $(STAMP)
+	$(BIN)/python benchmarks/validate/measure.py
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -85,7 +97,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnport needs Python 3.11 or newer: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	@index=; \
-	if [ -z "$(HAS_GPU)" ] && $(PYTHON) -c 'import socket; socket.create_connection(("download.pytorch.org", 443), 3)' 2>/dev/null; \
-	then index="--extra-index-url $(CPU_TORCH)"; fi; \
+	if [ -z "$(HAS_GPU)" ] && [ -n "$(CPU_TORCH)" ]; then \
+	  found=$$($(BIN)/python -m pip install --dry-run --no-deps -q --report - $(PIP_ARGS) -c constraints.txt torch \
+	    | $(PYTHON) -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"])'); \
+	  case "$$found" in *+cpu) ;; *) index="--extra-index-url $(CPU_TORCH)";; esac; \
+	fi; \
 	set -x; $(BIN)/python -m pip install $(PIP_ARGS) $$index -c constraints.txt -e '.[$(EXTRAS)]'
 	touch $@
