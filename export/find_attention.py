@@ -106,7 +106,7 @@ def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
     scores = _walk_up(softmax.inputs[0], graphs)
     if scores is None:
         return None
-    below = follow_probabilities(softmax)
+    below = follow_probabilities(softmax, graphs[0].dtype(softmax.outputs[0]))
     if below is None:
         return None
     query, key = scores.product.inputs

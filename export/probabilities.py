@@ -38,8 +38,13 @@ class Probabilities:
     returned: bool
 
 
-def follow_probabilities(softmax: ir.Node) -> Probabilities | None:
-    """Follows a softmax to its product with V; None where something else is made of it."""
+def follow_probabilities(softmax: ir.Node, dtype: ir.DataType | None) -> Probabilities | None:
+    """Follows a softmax to its product with V; None where something else is made of it.
+
+    Args:
+        softmax: The node.
+        dtype: Of what it gives, where that is known; the file itself need not say it.
+    """
     start = softmax.outputs[0]
     reached: dict[ir.Value, None] = {start: None}
     between: dict[ir.Node, None] = {}
@@ -61,7 +66,7 @@ def follow_probabilities(softmax: ir.Node) -> Probabilities | None:
         return None
     product, weights = products[0]
     nodes = _needed(weights, start, between)
-    if nodes is None or not _leaves_probabilities_alone(nodes, start, weights):
+    if nodes is None or not _leaves_probabilities_alone(nodes, start, weights, dtype):
         return None
     inside = {*nodes, product}
     values = [start, *(output for node in nodes for output in node.outputs)]
@@ -105,10 +110,12 @@ def _needed(end: ir.Value, start: ir.Value, between: Iterable[ir.Node]) -> list[
     return list(reversed(found))
 
 
-def _leaves_probabilities_alone(nodes: list[ir.Node], start: ir.Value, end: ir.Value) -> bool:
+def _leaves_probabilities_alone(
+    nodes: list[ir.Node], start: ir.Value, end: ir.Value, dtype: ir.DataType | None
+) -> bool:
     if not nodes:
         return True
-    tried = _TRIED.astype(start.dtype.numpy() if start.dtype is not None else np.float32)
+    tried = _TRIED.astype(dtype.numpy() if dtype is not None else np.float32)
     try:
         result = ReferenceEvaluator(_model(nodes, start, end)).run(None, {str(start.name): tried})
     except Exception:  # an operator that the reference lacks: what it does is not known
