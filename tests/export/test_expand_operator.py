@@ -7,7 +7,7 @@ code with the passes or with onnx's own evaluator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -230,3 +230,57 @@ def test_a_second_run_changes_nothing(name: str, form: Form) -> None:
     twice, done = passed(once, form)
     assert done.changed == 0
     assert op_types(twice) == op_types(once)
+
+
+def scores_used() -> onnx.ModelProto:
+    """A past, and the fourth output, which no other operator gives."""
+    model = KINDS["past"].model()
+    model.graph.node[0].output.append("scores")
+    shape = ["s0", "s1", "s2", "s3"]
+    model.graph.output.append(helper.make_tensor_value_info("scores", TensorProto.FLOAT, shape))
+    return model
+
+
+def without_shapes() -> onnx.ModelProto:
+    model = KINDS["past"].model()
+    rows = helper.make_node("Mystery", ["q"], ["unknown"], domain="our.operators")
+    model.graph.node[0].input[0] = "unknown"
+    model.graph.node.insert(0, rows)
+    model.opset_import.append(helper.make_opsetid("our.operators", 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(scores_used, "its scores are used"), (without_shapes, "give shapes")]
+)
+def test_what_cannot_be_written_out_is_left_and_said(
+    make: Callable[[], onnx.ModelProto], reason: str
+) -> None:
+    before = make()
+    after, done = passed(before)
+    assert op_types(after) == op_types(before)
+    (record,) = [record for record in done.records if record.name == "expand_operator"]
+    assert reason in record.notes[0]
+    assert record.notes[0].startswith("mha: left as it is")
+
+
+@pytest.mark.parametrize(
+    "name", ["past, three axes", "present without past", "lengths, causal", "window, lengths"]
+)
+def test_tensorrt_builds_it(name: str) -> None:
+    """Its parser refuses the operator with a second output or with key lengths."""
+    trt = pytest.importorskip("tensorrt_rtx", reason="builds with TensorRT for RTX")
+    after, _ = passed(KINDS[name].model("float16"))
+    logger = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(logger)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, logger)
+    assert parser.parse(after.SerializeToString()), parser.get_error(0).desc()
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    limits = {"b": (1, 2, 4), "n": (1, 5, 8), "t": (1, 5, 8), "p": (1, 3, 8)}
+    for value in after.graph.input:
+        dims = [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        bounds = [limits[d] if isinstance(d, str) else (d,) * 3 for d in dims]
+        profile.set_shape(value.name, *zip(*bounds, strict=True))
+    config.add_optimization_profile(profile)
+    assert builder.build_serialized_network(network, config) is not None
