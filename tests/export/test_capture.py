@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ from torch.nn import functional
 from attnport.axes import Axis
 from attnport.errors import ModuleError, NarrowedRangeError
 from attnport.export import capture_operator
-from attnport.export.capture import onnx_from_module
-from attnport.export.dynamic_shapes import bind_example
+from attnport.export.capture import _require_declared_ranges, onnx_from_module
+from attnport.export.dynamic_shapes import bind_example, torch_shapes
 from attnport.export.export_module import export_module
 from attnport.export.module_forms import module_in_dtype
 from attnport.export.passes import run_passes
@@ -207,6 +208,23 @@ def test_a_length_that_the_module_fixes() -> None:
 def test_a_length_that_is_fixed_by_the_axis_too_is_exported() -> None:
     axes = {**AXES, "seq": Axis("seq", 5, 5, 5)}
     assert sizes(captured(FixedLength(), X, axes=axes)) == ["batch", "5", str(WIDTH)]
+
+
+@pytest.mark.parametrize(("module", "narrowed"), [(BranchOnLength(), True), (nn.ReLU(), False)])
+def test_ranges_are_compared_after_a_capture_that_succeeded(
+    module: nn.Module, narrowed: bool
+) -> None:
+    """Where torch narrows without a word, as torch.onnx's own capture does."""
+    axes = {"batch": Axis("batch", 2, 2, 4), "seq": Axis("seq", 2, 5, 32)}
+    example = bind_example(module, (X,), {}, ({0: "batch", 1: "seq"},), axes)
+    shapes = torch_shapes(example, axes, automatic=True)
+    program = torch.export.export(module, example.args, dynamic_shapes=shapes, strict=False)
+    with (
+        pytest.raises(NarrowedRangeError, match=r"seq of x.*2 to 6 only")
+        if narrowed
+        else nullcontext()
+    ):
+        _require_declared_ranges(program, example, axes)
 
 
 def test_a_module_that_depends_on_data() -> None:
