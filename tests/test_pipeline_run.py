@@ -106,6 +106,16 @@ def test_a_required_engine_that_cannot_run_here_is_exit_code_3(
     assert "not proved: Not yet." in capsys.readouterr().out
 
 
+def test_a_folder_that_cannot_be_made_is_found_before_anything_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert _run(tmp_path, out=str(tmp_path / "file" / "out")) == 2
+    shown = capsys.readouterr().err
+    assert "cannot be made (Not a directory)" in shown
+    assert "multi-head" not in shown
+
+
 def test_a_model_that_cannot_be_exported_fails_and_the_others_are_proved(tmp_path: Path) -> None:
     source = tmp_path / "broken.py"
     source.write_text(

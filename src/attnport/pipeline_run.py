@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnport.engines.kinds import availability, engine_kind
-from attnport.errors import AttnportError, InternalError
+from attnport.errors import AttnportError, InternalError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.pipeline import Pipeline, Run
 from attnport.validate.cost import not_measured
@@ -60,8 +60,12 @@ def run_pipeline(
         pipeline: The file.
         runs: What `runs_of` made of it.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
+
+    Raises:
+        UsageError: If the pipeline's folder cannot be made.
     """
     tell = progress or (lambda what, fraction: None)
+    _make_folder(pipeline.out)
     timed = [run for run in runs if pipeline.latency and run.section.latency]
     steps = len(runs) + len(timed)
     proved: dict[Path, Bundle] = {}
@@ -89,6 +93,16 @@ def run_pipeline(
     report.save(result.json_path)
     write_html(report, result.html_path)
     return result
+
+
+def _make_folder(out: Path) -> None:
+    """At once, and not when the first report is written after minutes of work."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise UsageError(
+            f"the folder {out} cannot be made ({err.strerror}): give another as `out`, or --out"
+        ) from err
 
 
 def bundle_from_spec(
