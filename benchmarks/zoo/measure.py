@@ -17,10 +17,11 @@ from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.catalogue import ARCHITECTURES
 from benchmarks.zoo.outcome import DtypeOutcome, Outcome, StockOutcome
 from benchmarks.zoo.regions import region_kernels
-from benchmarks.zoo.stock import OPSETS, StockError, build_stock, export_stock
+from benchmarks.zoo.stock import OPSETS, StockError, build_layers, export_stock
 
 from attnport.engines.build import build_engine
 from attnport.engines.plan import EnginePlan
+from attnport.engines.profiles import profile_from_axes
 from attnport.errors import AttnportError
 from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
@@ -153,10 +154,17 @@ def _build(outcome: DtypeOutcome, bundle: Bundle) -> DtypeOutcome:
             "bounded": sum(a.causal == "bounded" for a in fusion.attentions),
             "one_gemm": sum(group.one_gemm for group in fusion.projection_groups),
             "kernels": fusion.kernel_count,
-            "region_kernels": region_kernels(bundle.model_path, fusion.layers),
+            "region_kernels": region_kernels(_built_graph(plan, bundle), fusion.layers),
+            "form": plan.lowering.form if plan.lowering is not None else "",
             "build_seconds": round(plan.build_seconds, 2),
         }
     )
+
+
+def _built_graph(plan: EnginePlan, bundle: Bundle) -> Path:
+    """The graph that TensorRT was given: model.onnx, or the lowered one beside the plan."""
+    lowered = plan.lowering.graph if plan.lowering is not None else ""
+    return plan.path.with_name(lowered) if lowered and plan.path else bundle.model_path
 
 
 def _parity(outcome: DtypeOutcome, bundle: Bundle) -> DtypeOutcome:
@@ -186,9 +194,10 @@ def _stock(
 ) -> StockOutcome:
     folder.mkdir()
     path = folder / "model.onnx"
+    profile = profile_from_axes(like.manifest.inputs, like.axes)
     try:
         export_stock(entry, module, "float16", opset, path)
-        layers = build_stock(path, like, folder)
+        layers = build_layers(path, profile, folder)
     except StockError as err:
         return StockOutcome(refusal=str(err))
     return StockOutcome(

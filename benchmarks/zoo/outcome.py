@@ -39,6 +39,7 @@ class DtypeOutcome(Record):
         one_gemm: Groups that the plan runs as one product.
         kernels: Of the engine.
         region_kernels: Those from the projections to the output projections.
+        form: The form of the graph that TensorRT was given.
         build_seconds: Wall time of TensorRT's build.
         refusal: The sentence in which export or build was refused.
     """
@@ -59,6 +60,7 @@ class DtypeOutcome(Record):
     one_gemm: int = 0
     kernels: int | None = None
     region_kernels: int | None = None
+    form: str = ""
     build_seconds: float | None = None
     refusal: str = ""
 

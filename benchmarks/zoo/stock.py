@@ -15,9 +15,7 @@ from benchmarks.zoo.architecture import Architecture
 from attnport.axes import axes_by_name
 from attnport.engines.layer_table import parse_layer_tables
 from attnport.engines.plan import PlanLayer
-from attnport.engines.profiles import profile_from_axes
-from attnport.engines.trt_request import REQUEST, RESULT, BuildRequest, BuildResult
-from attnport.export.bundle import Bundle
+from attnport.engines.trt_request import REQUEST, RESULT, BuildRequest, BuildResult, ShapeRange
 from attnport.export.dynamic_shapes import bind_example, torch_shapes
 from attnport.export.module_forms import module_in_dtype, torch_dtype
 
@@ -58,18 +56,22 @@ def export_stock(
         raise StockError(f"export: {type(err).__name__}: {_first_line(err)}") from err
 
 
-def build_stock(path: Path, bundle: Bundle, folder: Path) -> tuple[PlanLayer, ...]:
-    """Builds a stock export with TensorRT for RTX, with the profile of our bundle.
+def build_layers(
+    path: Path, profile: dict[str, ShapeRange], folder: Path
+) -> tuple[PlanLayer, ...]:
+    """Builds any ONNX file with TensorRT for RTX, as it is written.
 
     Args:
         path: The ONNX file.
-        bundle: Ours, whose inputs have the same names.
-        folder: An empty one.
+        profile: The range of each input with a varying dimension.
+        folder: An empty one; the plan is left there.
+
+    Returns:
+        The builder's table.
 
     Raises:
         StockError: If TensorRT refuses it, or dies.
     """
-    profile = profile_from_axes(bundle.manifest.inputs, bundle.axes)
     request = BuildRequest(
         library="tensorrt_rtx", model_path=path.resolve(), profiles=(profile,) if profile else ()
     )

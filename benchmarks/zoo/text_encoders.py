@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.zoo import wrappers
-from benchmarks.zoo.architecture import VOCABULARY, Architecture, D, H, seeded, token_ids, visible
+from benchmarks.zoo.architecture import (
+    BATCH,
+    SEQ,
+    VOCABULARY,
+    Architecture,
+    D,
+    H,
+    seeded,
+    token_ids,
+    visible,
+)
 from torch import nn
 
 _SIZES = {
@@ -29,6 +39,7 @@ def _encoder(
     padded: bool = True,
     sizes: dict[str, Any] | None = None,
     dead_rows: int | None = None,
+    seq: tuple[int, int, int] = SEQ,
     **more: Any,
 ) -> Architecture:
     """An entry; dead rows are possible where a padding mask hides keys with False."""
@@ -50,6 +61,7 @@ def _encoder(
         attentions=2,
         groups=groups,
         why=why,
+        axes={"batch": BATCH, "seq": seq},
         dead_rows=(2 if padded else 0) if dead_rows is None else dead_rows,
     )
 
@@ -91,7 +103,8 @@ ENCODERS = (
         "mobilebert",
         "MobileBertModel",
         "two layers with a self-attention each; query and key project the bottleneck, value the "
-        "wide tensor",
+        "wide tensor; torch takes its shift by one for another shape below 3 tokens",
+        seq=(3, 16, 23),
         embedding_size=32,
         true_hidden_size=D,
         intra_bottleneck_size=D,
@@ -121,4 +134,35 @@ ENCODERS = (
     _encoder("xlm-roberta-xl", "XLMRobertaXLModel"),
     _encoder("splinter", "SplinterModel"),
     _encoder("data2vec-text", "Data2VecTextModel"),
+    _encoder(
+        "deberta-v2",
+        "DebertaV2Model",
+        _SELF + "; positions have projections and scores of their own, added to the others",
+        relative_attention=True,
+        max_relative_positions=8,
+        position_buckets=4,
+        pos_att_type=["c2p", "p2c"],
+        dead_rows=0,
+    ),
+    _encoder(
+        "longformer",
+        "LongformerModel",
+        "two layers; query, key and value project one tensor, and once more for global tokens",
+        attention_window=4,
+        dead_rows=0,
+    ),
+    _encoder(
+        "xlnet",
+        "XLNetModel",
+        _SELF + "; positions have scores of their own, shifted by a view that needs 2 tokens",
+        seq=(2, 16, 23),
+        sizes={
+            "vocab_size": VOCABULARY,
+            "d_model": D,
+            "n_layer": 2,
+            "n_head": H,
+            "d_inner": 2 * D,
+        },
+        dead_rows=0,
+    ),
 )

@@ -138,7 +138,9 @@ class Bucketed(Packed):
         far_log = 2 + (torch.log(far.abs().clamp(min=1).float() / 2) / math.log(8) * 2).long()
         bucket = torch.where(far.abs() < 2, far.abs(), far_log.clamp(max=3)) + (far > 0).long() * 4
         bias = self.table(bucket).permute(2, 0, 1)[None]
-        c: torch.Tensor = (q * 0.2 @ k.transpose(-1, -2) + bias).float().softmax(-1).to(v.dtype) @ v
+        c: torch.Tensor = (q * 0.2 @ k.transpose(-1, -2) + bias).float().softmax(-1).to(
+            v.dtype
+        ) @ v
         return c
 
 
