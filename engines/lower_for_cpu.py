@@ -33,12 +33,15 @@ def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
 
 
 def _cut(bundle: Bundle, infos: Sequence[AttentionInfo]) -> LoweredGraph:
+    import onnx_ir.passes.common as common
+
+    from attnport.export.asking_sizes import sizes_to_ask_at
     from attnport.export.chunk_causal import chunk_causal
     from attnport.export.concrete import ConcreteGraph
     from attnport.export.onnx_file import load_onnx
-    from attnport.export.asking_sizes import sizes_to_ask_at
 
     model = load_onnx(bundle.model_path)
+    common.ShapeInferencePass()(model)  # the chunks need the dtype of the queries
     asked = sizes_to_ask_at(model.graph, bundle.axes)
     graphs = [ConcreteGraph(model.graph, sizes) for sizes in asked]
     chunks = {info.name: _chunks(model.graph, info, graphs, bundle) for info in infos}
