@@ -1,8 +1,7 @@
 """The forms of a bundle's graph that TensorRT may be given, and the choice among them.
 
     as-written       model.onnx itself
-    batch-first      products on three axes, axes of Squeeze named, and rows that the source turned
-                     itself turned back
+    batch-first      products on three axes, and rows that the source turned itself turned back
     sequence-first   the same, with the rows of tokens as the attention kernel takes them
 
 Nothing is copied: the forms refer to the same file of weights as `model.onnx`.
@@ -31,7 +30,6 @@ _SOURCES = (
     "attnport.engines.lowering_table",
     "attnport.export.cancel_transposes",
     "attnport.export.concrete",
-    "attnport.export.name_squeezed_axes",
     "attnport.export.sequence_first",
     "attnport.export.unflatten_gemm",
 )
@@ -74,11 +72,10 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
     """
     import onnx_ir as ir
 
+    from attnport.export.asking_sizes import sizes_to_ask_at
     from attnport.export.cancel_transposes import cancel_transposes
     from attnport.export.concrete import ConcreteGraph
-    from attnport.export.name_squeezed_axes import name_squeezed_axes
     from attnport.export.onnx_file import load_onnx
-    from attnport.export.asking_sizes import sizes_to_ask_at
     from attnport.export.sequence_first import (
         count_swaps,
         to_batch_first,
@@ -97,7 +94,6 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
         reason = "onnx refuses the graph, so nothing is rewritten: TensorRT will say what is wrong"
         return GraphForms({"as-written": None}, "as-written", reason)
     before = count_swaps(graph)
-    squeezes = name_squeezed_axes(graph, sizes()).changed
     unflatten_gemm(graph, sizes())
     to_batch_first(graph, sizes()[0])
     cancel_transposes(graph)
@@ -116,7 +112,6 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
             transpositions=count_swaps(graph) - swaps,
             exposed=_is_exposed(graph),
             undone=before - swaps,
-            squeezes=squeezes,
         )
     )
     return GraphForms(contents, rule.form, rule.reason)

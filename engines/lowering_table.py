@@ -99,7 +99,8 @@ ORT_CUDA: tuple[Rule, ...] = (
     ),
 )
 
-# All forms of attention lie within a tenth of each other on the CPU. Chunks: benchmarks/lowering.
+# All forms of attention lie within a tenth of each other on the CPU. Chunks: see
+# `causal_chunks`.
 ORT_CPU: tuple[Rule, ...] = (
     Rule(
         lambda at: at.chunks > 1,
@@ -130,7 +131,10 @@ def causal_chunks(opt: int) -> int:
     """Into how many chunks the CPU cuts the queries of a causal attention.
 
     Args:
-        opt: The usual number of queries. Measured at 128 to 4096: benchmarks/lowering.
+        opt: The usual number of queries. The limits are those of a sweep on two idle cores, time
+            over torch SDPA's, plain and cut: 0.97 and 0.95 to 1.00 at 128 tokens, 1.13 and 1.05
+            at 512, 1.13 and 0.98 at 1024, 1.87 and 1.25 at 2048, 1.96 and 1.22 at 4096.
+            `python -m benchmarks.lowering.chunks` measures it on another machine.
     """
     if opt < 256:
         return 1
@@ -148,7 +152,6 @@ class GraphSituation:
         exposed: Whether a product reads rows right behind such a transposition, which nothing
             (a norm, say) then takes over.
         undone: Transpositions of rows that the source wrote, and that fall away batch-first.
-        squeezes: Squeezes that do not name their axes.
     """
 
     refits: bool
@@ -156,7 +159,6 @@ class GraphSituation:
     transpositions: int
     exposed: bool
     undone: int
-    squeezes: int
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ class GraphRule:
     reason: str
 
 
-# Kernels counted in plans of TensorRT for RTX 1.7.1, fp16, D=512, H=8: benchmarks/lowering.
+# Kernels counted in plans of TensorRT for RTX 1.7.1, fp16, D=512, H=8; form "auto" counts.
 TENSORRT: tuple[GraphRule, ...] = (
     GraphRule(
         lambda at: at.refits,
@@ -187,12 +189,6 @@ TENSORRT: tuple[GraphRule, ...] = (
         "batch-first",
         "the source turns rows before its heads and back after them, which falls away (one "
         "nn.MultiheadAttention: 5 kernels, else 8)",
-    ),
-    GraphRule(
-        lambda at: at.squeezes > 0,
-        "batch-first",
-        "a Squeeze that names no axes finds at run time which are 1 (two layers of Llama: 21 "
-        "kernels, else 27)",
     ),
     GraphRule(
         lambda at: turning_pays(at.ways, at.transpositions),

@@ -137,7 +137,6 @@ def test_an_unknown_form_is_refused() -> None:
 def situation(**changed: object) -> GraphSituation:
     given = {
         "refits": False, "ways": 16, "transpositions": 2, "exposed": False, "undone": 0,
-        "squeezes": 0,
     }  # fmt: skip
     return GraphSituation(**(given | changed))  # type: ignore[arg-type]
 
@@ -149,7 +148,6 @@ def situation(**changed: object) -> GraphSituation:
         (situation(refits=True), "as-written"),
         (situation(exposed=True), "as-written"),
         (situation(exposed=True, undone=2), "batch-first"),
-        (situation(exposed=True, squeezes=1), "batch-first"),
         (situation(ways=4, transpositions=4), "as-written"),
     ],
 )

@@ -10,7 +10,6 @@ from tests.export.evaluation import assert_same_numbers, normal, run_in_ort
 from tests.export.nets import AXES, WIDTH, Net, op_types, to_ir
 
 from attnport.export.cancel_transposes import cancel_transposes
-from attnport.export.name_squeezed_axes import name_squeezed_axes
 from attnport.export.passes import look_at
 from attnport.export.unflatten_gemm import unflatten_gemm
 
@@ -118,18 +117,3 @@ def test_an_output_that_is_an_input_again_keeps_its_nodes() -> None:
     lowered, changed = cancelled(net.model(net.op("Transpose", once, perm=[1, 0, 2])))
     assert changed == 0
     assert op_types(lowered).count("Transpose") == 2
-
-
-@pytest.mark.parametrize(("source", "changed"), [("size", 1), ("x", 0)])
-def test_axes_of_squeeze(source: str, changed: int) -> None:
-    """Only a size out of a shape: a batch that is 1 at some sizes must not be dropped always."""
-    net = Net()
-    x = net.input("x", X)
-    size = net.op("Shape", x, start=1, end=2)
-    model = net.model(net.op("Cast", net.op("Squeeze", size if source == "size" else x), to=1))
-    lowered = to_ir(model)
-    graphs = look_at(lowered.graph, AXES).graphs
-    assert name_squeezed_axes(lowered.graph, graphs).changed == changed
-    feeds = {"x": normal((2, 5, WIDTH))}
-    after = ir.serde.serialize_model(lowered)
-    assert np.array_equal(run_in_ort(model, feeds)[0], run_in_ort(after, feeds)[0])
