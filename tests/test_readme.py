@@ -64,7 +64,7 @@ SHOWN = (
     ("import attnport", "\nproved\n(1, 5, 64)\n"),
     ("attnport doctor", "tensorrt-rtx"),
     ("attnport inspect", "attn0"),
-    ("attnport fuse", "the ONNX Attention operator"),
+    ("attnport fuse", "became the Attention operator"),
     ("require.yaml", "proved: Yes."),
     ("attnport serve", "proved: Yes."),
 )
