@@ -58,7 +58,7 @@ def _run_action(folder: Path, **given: str) -> list[int]:
     """Runs every step of the action as the runner does, and gives their exit codes."""
     declared = yaml.safe_load(ACTION.read_text("utf-8"))["inputs"]
     inputs = {name: one.get("default", "") for name, one in declared.items()} | given
-    codes = []
+    codes: list[int] = []
     for step in _steps(ACTION):
         if step.get("if") == "inputs.install != ''" and not inputs["install"]:
             continue
