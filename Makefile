@@ -35,7 +35,7 @@ endif
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: mutants calibrate bench-validate zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: bench-engines bench-gpu mutants calibrate bench-validate zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -74,6 +74,13 @@ calibrate: $(STAMP)
 
 bench-validate: $(STAMP)
 	$(BIN)/python benchmarks/validate/measure.py
+
+bench-engines: $(STAMP)
+	$(BIN)/python -m benchmarks.engines.run --kills 200
+
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu.prepare
+	PYTHON=$(BIN)/python benchmarks/gpu/run.sh
 
 check: $(STAMP)
 	$(BIN)/ruff check .
