@@ -2,6 +2,8 @@
 # make test    the tests            make check   lint, types and format, as CI runs them
 # make test-triton   the repositories for Triton, in the real tritonserver (.venv-triton)
 # make soak-serve    two minutes of load and bad clients      make fuzz-serve   wrong requests, long
+# make bench-engines   builds, cache, overhead, random kills: benchmarks/engines/results.md
+# make bench-gpu     the whole road on a machine with a GPU: build/gpu/results.md
 # make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
 #              NAMES='bert llama' names some, ZOO_ARGS=--latency measures ONNX Runtime, too
