@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from tests.export.modules import Separate, Stack, Torch, sdpa
 
 from attnport.engines.build import build_engine
@@ -20,7 +21,7 @@ from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
 
 pytest.importorskip("tensorrt_rtx", reason="builds with TensorRT for RTX")
-torch = pytest.importorskip("torch", reason="exports modules")
+
 BundleMaker = Callable[..., Bundle]
 RTX, WIDTH, HEADS = "tensorrt-rtx", 512, 8
 LOWERED = "model.tensorrt-rtx.onnx"

@@ -32,7 +32,7 @@ from attnport.export.sequence_first import (
     turning_pays,
 )
 
-X = ["batch", "seq", WIDTH]
+X: list[int | str] = ["batch", "seq", WIDTH]
 Turn = Callable[..., object]
 
 

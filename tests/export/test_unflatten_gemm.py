@@ -13,7 +13,7 @@ from attnport.export.cancel_transposes import cancel_transposes
 from attnport.export.passes import look_at
 from attnport.export.unflatten_gemm import unflatten_gemm
 
-X = ["batch", "seq", WIDTH]
+X: list[int | str] = ["batch", "seq", WIDTH]
 
 
 def unflattened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
