@@ -31,11 +31,8 @@ _HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 
 def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
-    terms = [
-        part
-        for term in site.terms
-        for part in _conjuncts(_without_additive_disguise(term, graphs[0].dtype(site.query)))
-    ]
+    dtype = graphs[0].dtype(site.query)
+    terms = [part for term in site.terms for part in _conjuncts(_plain(term, site, dtype))]
     meanings = [_meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
     by_number = any(
@@ -69,6 +66,19 @@ def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
         return term.fill == -math.inf
     data = [graph.data(term.value) for graph in graphs]
     return all(d is not None and np.isin(d, (0, -math.inf)).all() for d in data)
+
+
+def _plain(term: MaskTerm, site: AttentionSite, dtype: ir.DataType | None) -> MaskTerm:
+    """The term without disguise, where that is exact.
+
+    A finite number that is added stays so beside another mask: where both hide, it adds to what the
+    other has left there. It does not where it is -inf in this dtype, and 0 times it NaN.
+    """
+    plain = _without_additive_disguise(term, dtype)
+    by_number = term.kind == "additive" and plain.kind == "bool" and math.isfinite(plain.fill)
+    if by_number and len(site.terms) > 1 and not _can_be_minus_infinity(term.value):
+        return term
+    return plain
 
 
 def _without_additive_disguise(term: MaskTerm, dtype: ir.DataType | None) -> MaskTerm:

@@ -58,7 +58,7 @@ HIDES: dict[str, tuple[Callable[[Net, str], str], str, bool]] = {
         lambda n, s: n.op("Add", s, n.op("Where", bool_input(n), 0.0, HIDDEN)), "bool", True,
     ),
     "(1 - m) * finfo.min": (
-        lambda n, s: n.op("Add", s, _bert_mask(n)), "additive", False,
+        lambda n, s: n.op("Add", s, _bert_mask(n)), "bool", False,
     ),
     "two masks, one after the other": (
         lambda n, s: n.op(
@@ -196,7 +196,7 @@ PADDING: dict[str, tuple[Hide, tuple[str, bool, bool]]] = {
         lambda n, s: n.op("Add", s, _inverted(n, -1e4)), ("additive", False, False),
     ),
     "(1 - m) * finfo.min, added": (
-        lambda n, s: n.op("Add", s, _inverted(n, LOWEST)), ("additive", False, False),
+        lambda n, s: n.op("Add", s, _inverted(n, LOWEST)), ("bool", False, False),
     ),
     "given as it is added": (
         lambda n, s: n.op("Add", s, pad(n, "float32")), ("additive", False, True),
