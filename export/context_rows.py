@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from attnport.export.concrete import ConcreteGraph, constant_scalar
-from attnport.export.masks import alive_at, scores_shape
+from attnport.export.mask_data import alive_at, scores_shape
 from attnport.export.movement import MOVEMENT, Chain, SourceLayout, push_indices
 from attnport.export.sites import AttentionSite
 

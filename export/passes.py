@@ -32,7 +32,7 @@ from attnport.export.einsum import einsum_to_matmul
 from attnport.export.expand_operator import expand_operator
 from attnport.export.find_attention import find_attentions
 from attnport.export.fold_weights import fold_weights
-from attnport.export.masks import mask_feeds
+from attnport.export.mask_data import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
 from attnport.export.projections import find_groups
 from attnport.export.records import Form, Inspection, PassRecord

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from attnport.axes import Axis
 from attnport.errors import UsageError
-from attnport.export.masks import ancestry
+from attnport.export.mask_data import ancestry
 from attnport.export.passes import look_at
 from attnport.export.records import Dtype, Role, TensorSpec
 

@@ -44,7 +44,7 @@ from tests.export.ways_masks import (
 
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import guard_is_redundant, guard_on
-from attnport.export.masks import mask_feeds
+from attnport.export.mask_data import mask_feeds
 from attnport.export.passes import look_at
 from attnport.export.records import AttentionInfo
 

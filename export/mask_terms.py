@@ -1,0 +1,103 @@
+"""Mask terms without disguise: what is added only to hide, and masks joined by And or Or."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from attnport.export.concrete import constant_array, constant_scalar
+from attnport.export.mask_data import ancestry
+from attnport.export.sites import AttentionSite, MaskTerm
+
+
+def plain_term(term: MaskTerm, site: AttentionSite, dtype: ir.DataType | None) -> MaskTerm:
+    """The term without disguise, where that is exact.
+
+    A finite number that is added stays so beside another mask: where both hide, it adds to what the
+    other has left there. It does not where it is -inf in this dtype, and 0 times it NaN.
+    """
+    plain = _without_additive_disguise(term, dtype)
+    by_number = term.kind == "additive" and plain.kind == "bool" and math.isfinite(plain.fill)
+    if by_number and len(site.terms) > 1 and not can_be_minus_infinity(term.value):
+        return term
+    return plain
+
+
+def _without_additive_disguise(term: MaskTerm, dtype: ir.DataType | None) -> MaskTerm:
+    """Sees through a mask that is added to the scores only to hide them.
+
+    Add(scores, Where(visible, 0, fill)) and Add(scores, (1 - m)·fill) hide as
+    Where(visible, scores, fill) does, where fill is so low that no score changes it by adding. In
+    half precision only the last form is safe: a fill meant for float32 becomes -inf there, 0 times
+    which is NaN, and scores plus the lowest number overflow.
+    """
+    node = term.value.producer()
+    if term.kind != "additive" or node is None or dtype is None:
+        return term
+    while node.op_type == "Cast":
+        inner = node.inputs[0].producer() if node.inputs[0] is not None else None
+        if inner is None:
+            return term
+        node = inner
+    lowest = float(ml_dtypes.finfo(dtype.numpy()).min)
+    if node.op_type == "Where":
+        return _from_where(node, lowest) or term
+    if node.op_type == "Mul":
+        return _from_product(node, lowest) or term
+    return term
+
+
+def _from_where(node: ir.Node, lowest: float) -> MaskTerm | None:
+    condition, when_true, when_false = (*node.inputs,)
+    assert condition is not None
+    for inverted, zero, fill in ((False, when_true, when_false), (True, when_false, when_true)):
+        number = constant_scalar(fill)
+        if constant_scalar(zero) == 0.0 and number is not None and _absorbs(number, lowest):
+            return MaskTerm("bool", condition, inverted, number)
+    return None
+
+
+def _from_product(node: ir.Node, lowest: float) -> MaskTerm | None:
+    """(1 - m)·fill, of a mask m of zeros and ones."""
+    for hidden, factor in (node.inputs, node.inputs[::-1]):
+        number = constant_scalar(factor)
+        if number is None or hidden is None or not _absorbs(number, lowest):
+            continue
+        inputs, _, complete = ancestry([hidden])
+        whole = all(v.dtype is not None and not v.dtype.is_floating_point() for v in inputs)
+        if complete and inputs and whole:
+            # -inf times what is visible would be NaN, so no author meant it: a finite number did.
+            return MaskTerm("bool", hidden, True, max(number, lowest))
+    return None
+
+
+def _absorbs(fill: float, lowest: float) -> bool:
+    """Whether adding a score to the number gives the number again, in the graph's dtype."""
+    return fill <= max(lowest, -1e30)
+
+
+def conjuncts(term: MaskTerm) -> list[MaskTerm]:
+    """Where(a And b, scores, -inf) hides as Where(a, Where(b, scores, -inf), -inf) does."""
+    node = term.value.producer()
+    joined = "Or" if term.inverted else "And"
+    if term.kind != "bool" or term.fill != -math.inf or node is None or node.op_type != joined:
+        return [term]
+    parts = [MaskTerm("bool", v, term.inverted) for v in node.inputs if v is not None]
+    return [conjunct for part in parts for conjunct in conjuncts(part)]
+
+
+def can_be_minus_infinity(value: ir.Value) -> bool:
+    """Whether an additive mask holds -inf for some input: given so, or made from such a constant."""
+    inputs, constants, complete = ancestry([value])
+    if not complete:
+        return True
+    if any(source.dtype is not None and source.dtype.is_floating_point() for source in inputs):
+        return True
+    for constant in constants:
+        array = constant_array(constant)
+        if array is not None and array.dtype.kind == "f" and np.isneginf(array).any():
+            return True
+    return False
