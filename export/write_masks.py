@@ -136,14 +136,25 @@ class MaskWriter:
         return self._writer.op("Not", [value], "visible") if inverted else value
 
     def causal_visible(self) -> ir.Value:
-        """(N,T): whether key j is at or before query i."""
+        """(N,T): whether key j is at or before query i.
+
+        Counted in int32: TensorRT for RTX 1.7.1 takes an int64 Range for the one that the model
+        counts its positions by, and then writes the mask by a kernel of its own, so that the
+        attention kernel no longer knows that it is causal (two layers of GPT-2: 18 kernels and
+        bounded, else 25 and masked; Llama 20, else 27).
+        """
         writer = self._writer
-        zero, one = (writer.scalar(n, ir.DataType.INT64) for n in (0, 1))
-        rows = writer.op("Range", [zero, writer.size(self._query, 2, "queries"), one], "rows")
-        keys = writer.size(self._key, self._key_axis, "keys")
-        columns = writer.op("Range", [zero, keys, one], "columns")
+        rows = self._counted(writer.size(self._query, 2, "queries"), "rows")
+        columns = self._counted(writer.size(self._key, self._key_axis, "keys"), "columns")
         column_of_rows = writer.unsqueeze(rows, [1], "rows_column")
         return writer.greater_or_equal(column_of_rows, columns, "causal")
+
+    def _counted(self, size: ir.Value, name: str) -> ir.Value:
+        """0, 1, … below a size."""
+        whole = ir.DataType.INT32
+        zero, one = (self._writer.scalar(n, whole) for n in (0, 1))
+        end = self._writer.op("Cast", [size], f"{name}_end", {"to": whole.value})
+        return self._writer.op("Range", [zero, end, one], name)
 
     def causal_bias(self) -> ir.Value:
         """(N,T): 0 where key j is at or before query i, else -inf."""
