@@ -15,10 +15,9 @@ from tests.export.exported import assert_parity
 from tests.export.modules import Batched, Separate, Unbound, eager, eager_causal, sdpa
 from torch import Tensor, nn
 
-from attnport.errors import ModuleError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.cases import DEFAULT_BUDGET_BYTES
-from attnport.export.export_module import HIGHEST_OPSET, export_module
+from attnport.export.export_module import export_module
 from attnport.models import DecoderBlock, MaskedMultiHeadSelfAttention, MultiHeadSelfAttention
 
 WIDTH, HEADS = 32, 2
@@ -316,58 +315,9 @@ def test_cases_stay_within_the_budget(tmp_path: Path) -> None:
     assert len(sizes) == len(bundle.manifest.cases)
 
 
-# What is refused.
-
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a dtype that is none": ({"dtype": "float17"}, "'float17' is not one that is exported: float32"),
-    "float64": ({"dtype": "float64"}, "'float64' is not one that is exported"),
-    "a form that is none": ({"form": "operator"}, "'operator' is not one of pattern, attention"),
-    "an opset too low": ({"opset": 17}, f"opset 17 .*at 18 to {HIGHEST_OPSET}"),
-    "an opset too high": ({"opset": 99}, f"opset 99 .*at 18 to {HIGHEST_OPSET}"),
-    "the operator before it was one": (
-        {"form": "attention", "opset": 22}, f"opset 22 .*'attention' is written at 23 to {HIGHEST_OPSET}",
-    ),
-    "an axis that no input has": ({"axes": {**AXES, "words": (1, 2, 3)}}, "axes words are given"),
-    "an axis without a range": ({"axes": {"batch": (1, 2, 3)}}, "axis 'seq' of x has no range"),
-    "a range upside down": ({"axes": {**AXES, "seq": (9, 5, 1)}}, "min <= opt <= max"),
-    "a role that is none": ({"inputs": {"x": "msak"}}, "'x' cannot be a 'msak'"),
-    "an input that is none": ({"inputs": {"y": "mask"}}, "no input 'y'; the inputs are x"),
-    "a cap that is no axis": ({"case_sizes": {"words": 3}}, "no axis 'words' to cap"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_options_that_do_not_fit(what: str, tmp_path: Path) -> None:
-    options, message = REFUSED[what]
-    with pytest.raises(UsageError, match=message):
-        exported(Several(), tmp_path, x(), **options)
-    assert list(tmp_path.iterdir()) == []
-
-
-class WholeNumbers(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x > 0).sum(-1)
-
-
 class NotFinite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x + math.inf - math.inf
-
-
-class NoTensor(nn.Module):
-    def forward(self, x: Tensor) -> int:
-        return 3
-
-
-@pytest.mark.parametrize(
-    ("module", "message"), [(WholeNumbers, "no floating output"), (NoTensor, "NoTensor")]
-)
-def test_modules_that_nothing_can_be_proved_of(
-    module: type[nn.Module], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ModuleError, match=message):
-        exported(module(), tmp_path, x())
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_module_that_is_not_finite_itself_is_exported_and_said(tmp_path: Path) -> None:
