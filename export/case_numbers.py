@@ -48,7 +48,8 @@ def array(
     shape = tuple(_size(spec, dim, sizes) for dim in spec.shape)
     dtype = numpy_dtype(spec.dtype)
     if spec.role == "mask":
-        return visible(spec, shape, mask, rng).astype(dtype)
+        seen = visible(spec, shape, mask, rng)
+        return (~seen if spec.hides_where_true else seen).astype(dtype)
     if spec.role == "bias":
         hidden = ~visible(spec, shape, mask, rng)
         return np.where(hidden, _fill(fill, dtype), rng.standard_normal(shape)).astype(dtype)

@@ -10,7 +10,8 @@ import onnx_ir as ir
 from attnport.axes import Axis
 from attnport.errors import UsageError
 from attnport.export.mask_data import ancestry
-from attnport.export.passes import look_at
+from attnport.export.mask_polarity import hides_where_true
+from attnport.export.passes import View, look_at
 from attnport.export.records import Dtype, Role, TensorSpec
 
 ROLES: tuple[Role, ...] = (
@@ -38,13 +39,19 @@ def input_specs(
             raise UsageError(f"there is no input {name!r}; the inputs are {', '.join(names)}")
         if role not in ROLES:
             raise UsageError(f"{name!r} cannot be a {role!r}: a role is one of {', '.join(ROLES)}")
-    masks, biases = _mask_inputs(graph, axes)
-    specs = []
+    view = look_at(graph, axes)
+    masks, biases = _mask_inputs(view)
+    specs: dict[ir.Value, TensorSpec] = {}
     for value in graph.inputs:
         role, high = _role(value, masks, biases)
         role = cast(Role, given.get(str(value.name), role))
-        specs.append(tensor_spec(value, role, high if role == "token_ids" else None))
-    return tuple(specs)
+        specs[value] = tensor_spec(value, role, high if role == "token_ids" else None)
+    hiding = [value for value, spec in specs.items() if spec.role == "mask"]
+    turned = hides_where_true(graph, view.graphs[0], view.sites, hiding)
+    return tuple(
+        spec.model_copy(update={"hides_where_true": value in turned})
+        for value, spec in specs.items()
+    )
 
 
 def tensor_spec(value: ir.Value, role: Role = "activation", high: int | None = None) -> TensorSpec:
@@ -61,11 +68,11 @@ def dtype_of(dtype: ir.DataType) -> Dtype:
     return str(dtype.numpy().name)  # type: ignore[return-value]
 
 
-def _mask_inputs(graph: ir.Graph, axes: Mapping[str, Axis]) -> tuple[set[ir.Value], set[ir.Value]]:
+def _mask_inputs(view: View) -> tuple[set[ir.Value], set[ir.Value]]:
     """The inputs that hide scores, and those that are added to them."""
     masks: set[ir.Value] = set()
     biases: set[ir.Value] = set()
-    for site in look_at(graph, axes).sites:
+    for site in view.sites:
         for term in site.terms:
             inputs, _, complete = ancestry([term.value])
             if complete:
