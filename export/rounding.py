@@ -15,6 +15,7 @@ alone, and to 0.3 of one made so.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,25 @@ from attnport.export.module_forms import module_in_dtype, torch_dtype
 
 # The parity bound's own factor: it allows what so many roundings do.
 ROUNDINGS = 5
+# Products whose sums are added up in the low dtype itself. In float32 that is what engines do: K
+# terms in as many partial sums as a vector register has lanes, each addition rounded, so the sum
+# strays by √(K / LANES) roundings of a typical term. Half precision is added up in float32.
+SUMS_ITSELF = ("float32",)
+LANES = 16
+_PRODUCTS = {
+    torch.ops.aten.linear.default: (
+        0,
+        1,
+        True,
+    ),  # which arguments; whether the second is transposed
+    torch.ops.aten.matmul.default: (0, 1, False),
+    torch.ops.aten.mm.default: (0, 1, False),
+    torch.ops.aten.bmm.default: (0, 1, False),
+    torch.ops.aten.addmm.default: (1, 2, False),
+    torch.ops.aten.baddbmm.default: (1, 2, False),
+}
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
+
 # Draws for results that are not large. Of large ones, which hold so many rows that some tie in every
 # draw, one is taken, and without moving what is computed on the way: that takes ten times as long.
 DRAWS = 3
@@ -63,12 +83,19 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
     def __init__(self, dtype: str, seed: int) -> None:
         super().__init__()
         self._low, self._width = torch_dtype(dtype), _width(dtype)
+        self._sums_itself = dtype in SUMS_ITSELF
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if func is _ATTENTION:
+            # As its parts, so that its scores are moved, too.
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         result = super().__torch_dispatch__(func, types, args, kwargs)
+        if self._sums_itself and func in _PRODUCTS and result.dtype == torch.float64:
+            result = result + self._strayed_sum(result, args, *_PRODUCTS[func])
         computed = all(returned.alias_info is None for returned in func._schema.returns)  # type: ignore[attr-defined]  # an OpOverload
         if computed and isinstance(result, torch.Tensor) and result.dtype == torch.float64:
             return self._moved(result)
@@ -78,6 +105,15 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
         inexact = result.to(self._low).double() != result
         noise = self._noise_like(result)
         return torch.where(inexact, result * (1 + self._width * noise), result)
+
+    def _strayed_sum(
+        self, result: torch.Tensor, args: Any, first: int, second: int, transposed: bool
+    ) -> torch.Tensor:
+        """How far the sum of each product strays: roundings of its terms, root sum square."""
+        a, b = args[first], args[second]
+        terms = (a * a) @ ((b * b).mT if transposed and b.dim() > 1 else b * b)
+        count = max(a.shape[-1] / LANES, 1.0)
+        return self._width * math.sqrt(count) * terms.sqrt() * self._noise_like(result)
 
     def _noise_like(self, result: torch.Tensor) -> torch.Tensor:
         """Uniform in ±1: a stretch of the noise, from a place that is drawn."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from attnport.errors import UsageError
 from attnport.validate import html_view
+from attnport.validate.covered import statement
 from attnport.validate.plots import looks
 from attnport.validate.plots_errors import error_plot
 from attnport.validate.plots_latency import latency_plot
@@ -59,4 +60,5 @@ def html_from_report(report: Report) -> str:
         errors=error_plot(report.findings, engines),
         latency=latency_plot(report.measurements, engines),
         same_text=html_view.same_text(report),
+        covered=statement(report),
     )

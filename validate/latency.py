@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from attnport.engines.kinds import engine_kind
+from attnport.engines.kinds import KINDS, availability, engine_kind
 from attnport.errors import UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.records import CaseRecord
@@ -57,6 +57,7 @@ def measure_latency(
     rounds: int = 21,
     threads: int | None = None,
     seed: int = 0,
+    peers: bool = False,
 ) -> LatencyResult:
     """Measures engines on the inputs of one case, and compares them with the torch forms.
 
@@ -72,12 +73,15 @@ def measure_latency(
         rounds: How many turns each engine gets.
         threads: Worker threads of each engine; by default the cores this process may use.
         seed: Of the order of turns and of the bootstrap.
+        peers: Whether the torch forms that this machine can run, and the module exported by
+            torch.onnx alone, are measured beside the engines; the module must be given.
 
     Raises:
         UsageError: If the case or an engine does not exist, or a number makes no sense.
     """
     _check(module, module_maker, seconds, rounds)
-    wanted, left_out = _comparable(bundle, kinds)
+    peers = peers and (module is not None or module_maker is not None)
+    wanted, left_out = _comparable(bundle, [*kinds, *(_torch_forms() if peers else ())])
     if not wanted:
         return LatencyResult((), left_out)
     record = _case(bundle, case)
@@ -91,6 +95,7 @@ def measure_latency(
             rounds=rounds,
             threads=threads or _usable_cores(),
             seed=seed,
+            stock=peers and "ort-cpu" in wanted,
             module_maker=module_maker,
             module_argument=bundle.manifest.source,
         )
@@ -98,6 +103,10 @@ def measure_latency(
     left_out |= outcome.left_out
     found = measurements_from_samples(bundle, job, samples, outcome.same_as)
     return LatencyResult(found, left_out)
+
+
+def _torch_forms() -> list[str]:
+    return [name for name, kind in KINDS.items() if kind.needs_module and not availability(name)]
 
 
 def nearest_case(bundle: Bundle) -> CaseRecord:

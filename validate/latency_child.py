@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from attnport.engines.open import open_engine
-from attnport.errors import AttnportError
+from attnport.errors import AttnportError, EngineUnavailableError
 from attnport.export.bundle import Bundle
 from attnport.validate.latency_job import (
     JOB,
@@ -27,6 +27,7 @@ from attnport.validate.latency_job import (
 )
 from attnport.validate.latency_module import make_module, unpickle_module
 from attnport.validate.latency_turns import Run, take_turns, warm_up
+from attnport.validate.stock_export import STOCK, open_stock
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +41,8 @@ def main(folder: Path) -> None:
     field = _Field(folder, job)
     for kind in job.kinds:
         field.enter(kind, kind)
+    if job.stock:
+        field.enter(STOCK, STOCK)
     same_as = next((kind for kind in ("torch-eager", *field.runs) if kind in field.runs), None)
     if same_as is not None:
         field.enter(SAME, same_as)
@@ -82,9 +85,7 @@ class _Field:
         # Read by the asking process, should the engine take this one down.
         (self._folder / STAGE).write_text(kind, "utf-8")
         try:
-            engine = open_engine(
-                self._bundle, kind, module=self._module, threads=self._job.threads
-            )
+            engine = self._open(kind)
             run = _runner(engine, self._feeds)
             self.run_seconds[name] = warm_up(run)
             self.runs[name] = run
@@ -92,6 +93,16 @@ class _Field:
             self.left_out[name] = str(err)
         except Exception as err:  # whatever the engine's own library raises
             self.left_out[name] = f"it failed when it was run: {err}"
+
+    def _open(self, kind: str) -> Engine:
+        if kind != STOCK:
+            return open_engine(self._bundle, kind, module=self._module, threads=self._job.threads)
+        if self._module is None:
+            raise EngineUnavailableError("the module was not given")
+        folder = self._folder / "stock"
+        folder.mkdir(exist_ok=True)
+        threads = self._job.threads
+        return open_stock(self._bundle, self._module, self._feeds, folder, threads=threads)
 
 
 def _module(job: LatencyJob, folder: Path) -> torch.nn.Module | None:

@@ -26,6 +26,7 @@ class LatencyJob(Record):
         rounds: How many times every engine takes its turn.
         threads: Worker threads of each engine.
         seed: Of the order in which engines alternate.
+        stock: Whether the module, exported by torch.onnx alone, takes part in ONNX Runtime.
         has_module: Whether the pickled module lies beside the job.
         module_maker: "package.module:function", which makes it from the argument below; or None.
         module_argument: The bundle's source.
@@ -40,6 +41,7 @@ class LatencyJob(Record):
     rounds: int
     threads: int
     seed: int
+    stock: bool = False
     has_module: bool = False
     module_maker: str | None = None
     module_argument: str = ""

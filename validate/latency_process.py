@@ -23,6 +23,7 @@ from attnport.validate.latency_job import (
     LatencyOutcome,
 )
 from attnport.validate.latency_module import main_file, pickle_module, stray_files
+from attnport.validate.stock_export import STOCK
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +68,11 @@ def samples_from_job(
             return samples, outcome.model_copy(update={"left_out": left_out | outcome.left_out})
         stage = folder / STAGE
         guilty = stage.read_text("utf-8") if stage.is_file() else ""
+        if guilty == STOCK:
+            left_out[STOCK] = reason
+            job = job.model_copy(update={"stock": False})
+            stage.unlink(missing_ok=True)
+            continue
         fallen = [guilty] if guilty in job.kinds else list(job.kinds)
         left_out |= dict.fromkeys(fallen, reason)
         job = _without(job, fallen)

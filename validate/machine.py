@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
@@ -36,6 +37,7 @@ def this_machine() -> Machine:
         platform=platform.platform(),
         cpu=_cpu_name(),
         cores=_usable_cores(),
+        clock_mhz=_clock_mhz(),
         memory_bytes=psutil.virtual_memory().total,
         gpus=_gpus(),
         python=platform.python_version(),
@@ -53,6 +55,16 @@ def _cpu_name() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.processor() or platform.machine()
+
+
+@functools.cache
+def _clock_mhz() -> int | None:
+    """The nominal clock, or the one of the moment; asked once, since that differs each time."""
+    try:
+        found = psutil.cpu_freq()
+        return round(found.max or found.current)
+    except (OSError, NotImplementedError, RuntimeError, AttributeError):
+        return None  # virtual machines often do not tell
 
 
 def _usable_cores() -> int:

@@ -301,7 +301,7 @@ def _latencies(run: _Run) -> Iterator[Measurement]:
     from attnport.validate.latency import measure_latency
 
     run.steps.begin("measuring latency")
-    result = measure_latency(run.bundle, run.opened, module=run.module)
+    result = measure_latency(run.bundle, run.opened, module=run.module, peers=True)
     yield from result.measurements
     for kind, reason in result.left_out.items():
         yield not_measured(run.bundle, kind, reason)

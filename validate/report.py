@@ -31,6 +31,7 @@ class Machine(Record):
         platform: Operating system and architecture.
         cpu: The processor's model name.
         cores: How many cores this process may use.
+        clock_mhz: Their clock as the system tells it; None where it does not.
         memory_bytes: Main memory.
         gpus: Name, driver and memory of each; empty where there is none.
         python: Python's version.
@@ -40,6 +41,7 @@ class Machine(Record):
     platform: str
     cpu: str
     cores: int
+    clock_mhz: int | None = None
     memory_bytes: int
     gpus: tuple[str, ...]
     python: str
