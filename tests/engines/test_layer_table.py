@@ -45,7 +45,9 @@ def test_rows_of_the_table() -> None:
 
 
 def test_profiles_are_numbered_from_0_where_a_copy_stands_before_the_first() -> None:
-    copy = "Name: [ShapeHostToDeviceCopy 0], LayerType: ShapeHostToDevice, TacticName: , Metadata: "
+    copy = (
+        "Name: [ShapeHostToDeviceCopy 0], LayerType: ShapeHostToDevice, TacticName: , Metadata: "
+    )
     shifted = RECORDED.replace("_myl1_", "_myl2_").replace("_myl0_", "_myl1_")
     layers = parse_layer_tables([shifted.replace("Layers:\n", f"Layers:\n{copy}\n")])
     assert [layer.profile for layer in layers] == [0, 0, 0, 0, 0, 1]
