@@ -127,7 +127,8 @@ def _export(
     except AttnportError as err:
         return DtypeOutcome(refusal=f"export: {err}"), None
     except Exception as err:  # an error of ours: shown, with the rest of the zoo
-        return DtypeOutcome(refusal=f"export: {type(err).__name__}: {err}"), None
+        said = f"export: {type(err).__name__}: {err}"
+        return DtypeOutcome(refusal=said, refused_in_words=False), None
     attentions, groups = bundle.manifest.attentions, bundle.manifest.projection_groups
     return DtypeOutcome(
         export_seconds=round(time.perf_counter() - start, 2),

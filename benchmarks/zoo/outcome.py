@@ -42,6 +42,8 @@ class DtypeOutcome(Record):
         form: The form of the graph that TensorRT was given.
         build_seconds: Wall time of TensorRT's build.
         refusal: The sentence in which export or build was refused.
+        refused_in_words: Whether that was an error of ours for people, not an exception that was
+            never meant for them.
     """
 
     export_seconds: float | None = None
@@ -63,6 +65,8 @@ class DtypeOutcome(Record):
     form: str = ""
     build_seconds: float | None = None
     refusal: str = ""
+    refused_in_words: bool = True
+    refused_in_words: bool = True
 
 
 class Outcome(Record):

@@ -29,6 +29,9 @@ def shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
     """What is not as it should be, a clause each."""
     if outcome.died:
         yield f"died: {outcome.died}"
+    if entry.uncapturable:
+        yield from _capture_shortfalls(entry, outcome)
+        return
     for dtype, found in outcome.dtypes.items():
         if found.refusal:
             yield f"{dtype}: {found.refusal}"
@@ -44,6 +47,15 @@ def shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
         if found.parity != "passed":
             yield f"{dtype}: parity {found.parity}: {found.parity_note}"
     yield from _plan_shortfalls(entry, outcome)
+
+
+def _capture_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
+    """Whether what torch cannot capture was refused in a sentence, and not by a crash."""
+    for dtype, found in outcome.dtypes.items():
+        if not found.refusal:
+            yield f"{dtype}: exported, where it was thought that {entry.uncapturable}"
+        elif not found.refused_in_words:
+            yield f"{dtype}: {found.refusal}"
 
 
 def _plan_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
@@ -90,7 +102,8 @@ def markdown(
         "that TensorRT for RTX builds in fp16, without a GPU; stock exports are torch.onnx's own at "
         "opset 18 and 23. `benchmarks/zoo` says what is expected of each and why.",
         "",
-        *_summary(entries, outcomes),
+        *_summary([e for e in entries if not e.uncapturable], outcomes),
+        *_uncapturable_lines(entries, outcomes),
     ]
     for family in dict.fromkeys(entry.family for entry in entries):
         lines += ["", f"## {family}", "", _HEAD, "|" + "---|" * 8]
@@ -101,6 +114,18 @@ def markdown(
         if wrong:
             lines.append(f"- **{entry.name}**: {'; '.join(wrong)}")
     return "\n".join(lines) + "\n"
+
+
+def _uncapturable_lines(
+    entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]
+) -> list[str]:
+    lines = ["", "Refused, since torch itself cannot capture them; they stand in no total:", ""]
+    for entry in (e for e in entries if e.uncapturable):
+        said = {found.refusal for found in outcomes[entry.name].dtypes.values()}
+        lines.append(
+            f"- **{entry.name}**: {entry.uncapturable}. What was said: {' | '.join(said)}"
+        )
+    return lines if len(lines) > 3 else []
 
 
 def _summary(entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]) -> list[str]:
