@@ -66,7 +66,6 @@ class DtypeOutcome(Record):
     build_seconds: float | None = None
     refusal: str = ""
     refused_in_words: bool = True
-    refused_in_words: bool = True
 
 
 class Outcome(Record):
