@@ -13,7 +13,7 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 import torch
-from tests.export.modules import Separate, Stack, eager, sdpa_causal
+from tests.export.modules import Separate, Stack, Torch, eager, sdpa_causal
 from tests.export.nets import Heads, Net, merge_heads, split_heads, to_ir
 from tests.export.ways_masks import CAUSAL, HIDES, PADDING
 from tests.export.ways_scores import SCORES
@@ -189,6 +189,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], bool, int, str]] = {
     "by hand, with a mask": (
         lambda: Stack(lambda: Separate(WIDTH, HEADS, eager), WIDTH, LAYERS),
         True, MASKED_BLOCKS, "none",
+    ),
+    "torch.nn": (
+        lambda: Stack(lambda: Torch(WIDTH, HEADS, eager), WIDTH, LAYERS),
+        False,
+        BLOCKS,
+        "none",
     ),
     "SDPA, causal": (
         lambda: Stack(lambda: Separate(WIDTH, HEADS, sdpa_causal), WIDTH, LAYERS),
