@@ -91,9 +91,6 @@ def test_a_module_that_calls_sdpa_is_its_own_sdpa_form(attention_bundle: BundleM
         assert engine.run(sample())["y"].shape == (2, 5, WIDTH)
 
 
-@pytest.mark.xfail(
-    reason="calls_sdpa does not see inside F.multi_head_attention_forward", strict=False
-)
 def test_multi_head_attention_of_torch_has_an_sdpa_form(attention_bundle: BundleMaker) -> None:
     class SelfAttention(torch.nn.Module):
         def __init__(self) -> None:
