@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,16 +48,47 @@ def build_lock(plan: Path, waiting: Callable[[], None]) -> Iterator[None]:
 def build_folder(out: Path, kind: str) -> Iterator[Path]:
     """A hidden folder beside the result, on the same disk so that files can be renamed into place.
 
-    What a killed build of this machine left is removed; call it with the lock held.
+    It vanishes with this process, however that ends; what is left when the machine itself stopped
+    is removed by the next build, so call it with the lock held.
     """
     prefix = f".{kind}.{socket.gethostname()}."
     for stale in out.glob(f"{prefix}*.building"):
         shutil.rmtree(stale, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, suffix=".building", dir=out.resolve()))
+    folder = out.resolve() / f"{prefix}{secrets.token_hex(8)}.building"
+    with _removed_with_this_process(folder):  # before it is there: no moment is unguarded
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# Waits for the end of its stdin, which is that of the process that holds the other end. TensorRT's
+# process may still write for a moment: what it adds is removed again.
+_REMOVER = """\
+import shutil, sys, time
+sys.stdin.buffer.read()
+for _ in range(20):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    time.sleep(0.1)
+"""
+
+
+@contextlib.contextmanager
+def _removed_with_this_process(folder: Path) -> Iterator[None]:
+    """Has a small process remove the folder when this one ends, killed or not."""
+    remover = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _REMOVER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what is sent to this process's group is not for it
+    )
     try:
-        yield folder
+        yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remover.kill()
+        remover.communicate()
 
 
 def _lock_folder() -> Path:
