@@ -113,7 +113,8 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
         a, b = args[first], args[second]
         terms = (a * a) @ ((b * b).mT if transposed and b.dim() > 1 else b * b)
         count = max(a.shape[-1] / LANES, 1.0)
-        return self._width * math.sqrt(count) * terms.sqrt() * self._noise_like(result)
+        strayed: torch.Tensor = terms.sqrt() * self._noise_like(result)
+        return self._width * math.sqrt(count) * strayed
 
     def _noise_like(self, result: torch.Tensor) -> torch.Tensor:
         """Uniform in ±1: a stretch of the noise, from a place that is drawn."""

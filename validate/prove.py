@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from attnport.errors import (
     AttnportError,
     EngineUnavailableError,
     InternalError,
-    ModuleError,
     UnsupportedDtypeError,
     UsageError,
 )
@@ -32,6 +31,7 @@ from attnport.validate.fusion import check_causal, check_fusion, check_kernels
 from attnport.validate.latency_gate import check_latency
 from attnport.validate.machine import this_machine
 from attnport.validate.progress import Progress, Steps
+from attnport.validate.prove_cases import with_further_cases
 from attnport.validate.prove_engine import Bench, judge_engine
 from attnport.validate.qkv import check_qkv_in_graph, check_qkv_in_plan
 from attnport.validate.repeat import same_plan
@@ -119,7 +119,11 @@ def prove(
         bench=bench,
     )
     with tempfile.TemporaryDirectory(prefix="attnport-cases-") as folder:
-        _make_cases(run, Path(folder), len(kinds), progress)
+        if module is not None and extent.needs_module:
+            run.bench, run.steps, faults = with_further_cases(
+                run.bench, module, extent, Path(folder), len(kinds), progress
+            )
+            run.findings += faults
         _prove_all(run, kinds)
     if latency:
         run.measurements += _latencies(run)
@@ -130,31 +134,6 @@ def prove(
         findings=tuple(run.findings),
         measurements=tuple(run.measurements),
     )
-
-
-def _make_cases(run: _Run, folder: Path, kinds: int, progress: Progress | None) -> None:
-    """Adds the cases that the extent asks for; a module at fault is a Finding, not an exception."""
-    if run.module is None or not run.extent.needs_module:
-        return
-    from attnport.validate.further_cases import make_cases
-
-    tell = progress or (lambda what, fraction: None)
-    try:
-        made = make_cases(
-            run.bundle,
-            run.module,
-            run.extent,
-            folder,
-            lambda name: tell(f"reference: {name}", 0.0),
-        )
-    except ModuleError as err:
-        run.findings.append(
-            Subject.of(run.bundle).finding("module", "cases", "failed", str(err), required=True)
-        )
-        return
-    cases = [*run.bench.cases, *made.cases]
-    run.steps = Steps(progress, kinds * (1 + len(cases)) + 1)
-    run.bench = replace(run.bench, cases=cases, left_out=made.left_out, tell=run.steps.begin)
 
 
 def _prove_all(run: _Run, kinds: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from tests.validate.mutants.graph_faults import HEAD_SIZE, Fault
 _COARSER = {
     "float32": ml_dtypes.bfloat16,
     "float16": ml_dtypes.float8_e4m3fn,
-    "bfloat16": ml_dtypes.float8_e4m3fn,
+    "bfloat16": ml_dtypes.float8_e5m2,
 }
 
 

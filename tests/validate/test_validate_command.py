@@ -1,0 +1,94 @@
+"""`attnport validate`, `bisect` and `explain` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnport import cli
+from attnport.validate.report import Report
+
+GENERATOR = """\
+import numpy as np
+
+def generate():
+    yield "mine", {"x": np.ones((1, 3, 32), np.float32)}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("typed")
+    sizes = ["--set", "d_model=32", "--set", "num_heads=2", "--axis", "seq=1:5:9"]
+    words = ["export", "causal-multi-head", *sizes, "--axis", "batch=1:2:3"]
+    assert cli.main([*words, "--out", str(place / "bundle")]) == 0
+    (place / "cases.py").write_text(GENERATOR)
+    return place
+
+
+def validate(folder: Path, *more: str) -> int:
+    return cli.main(["validate", str(folder / "bundle"), *more])
+
+
+def test_everything_at_once(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = tmp_path / "new" / "folder"
+    code = validate(
+        folder, "--further", "--cases", f"{folder / 'cases.py'}:generate", "--seed", "3",
+        "--report", str(reports / "r.json"), "--html", str(reports / "r.html"),
+        "--junit", str(reports / "r.xml"), "--markdown", str(reports / "r.md"),
+    )  # fmt: skip
+    assert code == 0
+    assert {file.name for file in reports.iterdir()} == {"r.json", "r.html", "r.xml", "r.md"}
+    cases = {f.case for f in Report.load(reports / "r.json").findings if f.check == "parity"}
+    assert {"own-mine", "numbers-large", "high-primes"} <= cases
+    assert "What was proved" in (reports / "r.html").read_text("utf-8")
+    assert validate(folder, "--baseline", str(reports / "r.json")) == 3
+    assert "the baseline holds it, and this report does not" in capsys.readouterr().out
+
+
+def test_the_requirements_of_the_folder_are_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "attnport.yaml").write_text("engines: [ort-cpu]\nrequire: {parity: [ort-cpu]}\n")
+    assert validate(folder) == 0
+    assert "requirements: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cases", "none.npz"], "there is no file none.npz"),
+        (["--baseline", "none.json"], "is not a report"),
+    ],
+)
+def test_bad_input_is_one_sentence(
+    folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = validate(folder, *words)
+    error = capsys.readouterr().err
+    assert code == 2
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_a_report_that_cannot_be_written_is_exit_2(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert validate(folder, "--report", str(tmp_path / "file" / "r.json")) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_bisect_and_explain_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bisect", str(folder / "bundle"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["side"] == ""
+    assert cli.main(["explain"]) == 0
+    assert cli.main(["explain", "parity"]) == 0
+    assert "What to try" in capsys.readouterr().out
+    assert cli.main(["explain", "party"]) == 2
