@@ -9,7 +9,6 @@ from pathlib import Path
 from attnport.engines import libraries
 from attnport.engines.build_options import BuildOptions
 from attnport.engines.kinds import EngineKind, engine_kind, lack_to_build
-from attnport.engines.lowered_file import save_lowered
 from attnport.engines.plan import EnginePlan
 from attnport.errors import EngineUnavailableError, UsageError
 from attnport.export.bundle import Bundle
@@ -80,6 +79,8 @@ def _built_without_plan(bundle: Bundle, kind: EngineKind, out: Path) -> EnginePl
         from attnport.engines.ort_engine import OrtEngine
 
         with OrtEngine(bundle, kind) as engine:
+            from attnport.engines.lowered_file import save_lowered
+
             path, lowering = save_lowered(engine.lowered, bundle, kind.name, out)
     return EnginePlan(
         kind=kind.name,
