@@ -38,6 +38,7 @@ class Architecture:
         unfusable: How many no kernel of TensorRT takes, by the limit that is to blame.
         unmergeable: How many groups mathematics does not let merge, by the reason.
         roles: What an input means, where the graph does not show it.
+        half: The half precision that it is looked at in: bfloat16 where float16 cannot be captured.
         uncapturable: Why torch.export itself cannot capture it, for us or anyone; it must be refused
             in a sentence, and stands in no total.
         most_kernels: The most kernels that its plan in fp16 should run, where a form was measured.
@@ -57,6 +58,7 @@ class Architecture:
     unfusable: Mapping[str, int] = field(default_factory=dict)
     unmergeable: Mapping[str, int] = field(default_factory=dict)
     roles: Mapping[str, str] = field(default_factory=dict)
+    half: str = "float16"
     uncapturable: str = ""
     most_kernels: int | None = None
 

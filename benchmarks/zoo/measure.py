@@ -85,7 +85,7 @@ def measure(entry: Architecture, sheet: Sheet, home: Path, options: Options) -> 
     """Exports, builds and proves in every dtype; then stock exports, then latency."""
     module = entry.make()
     bundles: dict[str, Bundle] = {}
-    for dtype in options.dtypes:
+    for dtype in (entry.half if dtype == "float16" else dtype for dtype in options.dtypes):
         sheet.step(f"exporting in {dtype}")
         outcome, bundle = _export(entry, module, dtype, home / dtype)
         if bundle is not None:
@@ -95,7 +95,7 @@ def measure(entry: Architecture, sheet: Sheet, home: Path, options: Options) -> 
             sheet.step(f"running in {dtype}")
             outcome = _parity(outcome, bundle)
         sheet.write(dtypes=sheet.outcome.dtypes | {dtype: outcome})
-    like = bundles.get("float16", next(iter(bundles.values()), None))
+    like = bundles.get(entry.half, next(iter(bundles.values()), None))
     for opset in OPSETS if options.stock and like is not None else ():
         assert like is not None
         sheet.step(f"stock export at opset {opset}")
@@ -197,7 +197,7 @@ def _stock(
     path = folder / "model.onnx"
     profile = profile_from_axes(like.manifest.inputs, like.axes)
     try:
-        export_stock(entry, module, "float16", opset, path)
+        export_stock(entry, module, entry.half, opset, path)
         layers = build_layers(path, profile, folder)
     except StockError as err:
         return StockOutcome(refusal=str(err))

@@ -53,6 +53,7 @@ _DECODER = (
     "two layers with a causal self-attention and one on the memory, whose key and value share "
     "their input"
 )
+_CLAMPS = "; in float16 it asks in Python whether all is finite, so bfloat16 is its half precision"
 _TWO_SEQUENCES = {"batch": BATCH, "source": SEQ, "target": (1, 11, 19)}
 _IDS = {0: "batch", 1: "seq"}
 
@@ -97,9 +98,15 @@ def _decoder_half(model: nn.Module) -> nn.Module:
 
 
 SEQUENCES = (
-    _both("bart", "BartModel", _BART),
+    _both("bart", "BartModel", _BART, _BOTH + _CLAMPS, half="bfloat16"),
     _both("mbart", "MBartModel", _BART),
-    _both("marian", "MarianModel", _BART | {"pad_token_id": 0, "decoder_start_token_id": 0}),
+    _both(
+        "marian",
+        "MarianModel",
+        _BART | {"pad_token_id": 0, "decoder_start_token_id": 0},
+        _BOTH + _CLAMPS,
+        half="bfloat16",
+    ),
     _both("pegasus", "PegasusModel", _BART),
     _both("m2m-100", "M2M100Model", _BART),
     _both("blenderbot", "BlenderbotModel", _BART),
