@@ -48,6 +48,7 @@ def test_ctrl_c_of_a_terminal_reaches_both(attention_bundle: BundleMaker) -> Non
         "import os, signal, sys\n"
         "from attnport.engines.build import build_engine\n"
         "from attnport.export.bundle import Bundle\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job may ignore it
         "bundle = Bundle.load(sys.argv[1])\n"
         "interrupt = lambda *_: os.killpg(0, signal.SIGINT)\n"
         "build_engine(bundle, 'tensorrt-rtx', progress=interrupt)\n"

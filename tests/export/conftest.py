@@ -13,8 +13,6 @@ from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
 from attnport.models import MultiHeadSelfAttention
 
-pytest.register_assert_rewrite("tests.export.evaluation", "tests.export.exported")
-
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
