@@ -65,6 +65,8 @@ def _kill_builds(
         _kill_after(process, draws.uniform(0, span), builder=number % 2 == 1)
         outcomes[f"build: {_plan_state(out, wanted)}"] += 1
         outcomes["build: left something"] += not _clean(out)
+        print(f"\rbuild {number + 1}: {dict(outcomes)}", end="", flush=True)
+    print()
     shutil.rmtree(out, ignore_errors=True)
     _wait(_fork(lambda: build_engine(bundle, RTX, out=out)))
     outcomes["build: works afterwards"] += _plan_state(out, wanted) == "a whole plan"
@@ -83,6 +85,8 @@ def _kill_exports(folder: Path, wanted: str, tries: int, draws: random.Random) -
         process = _fork(lambda: _export(out))
         _kill_after(process, draws.uniform(0, span), builder=False)
         outcomes[f"export: {_bundle_state(out, wanted)}"] += 1
+        print(f"\rexport {number + 1}: {dict(outcomes)}", end="", flush=True)
+    print()
     _wait(_fork(lambda: _export(out)))
     outcomes["export: works afterwards"] += _bundle_state(out, wanted) == "a whole bundle"
     return outcomes
