@@ -27,10 +27,10 @@ from attnport.export.module_forms import module_in_dtype, torch_dtype
 # The parity bound's own factor: it allows what so many roundings do.
 ROUNDINGS = 5
 # Products whose sums are added up in the low dtype itself. In float32 that is what engines do: K
-# terms in as many partial sums as a vector register has lanes, each addition rounded, so the sum
-# strays by √(K / LANES) roundings of a typical term. Half precision is added up in float32.
+# terms one after the other (ONNX Runtime's kernels take several columns at once, not several
+# terms), each addition rounded at a sum that is half grown on average, so that it strays by √(K / 2)
+# roundings of a typical term. Half precision is added up in float32.
 SUMS_ITSELF = ("float32",)
-LANES = 16
 _PRODUCTS = {
     torch.ops.aten.linear.default: (
         0,
@@ -112,7 +112,7 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
         """How far the sum of each product strays: roundings of its terms, root sum square."""
         a, b = args[first], args[second]
         terms = (a * a) @ ((b * b).mT if transposed and b.dim() > 1 else b * b)
-        count = max(a.shape[-1] / LANES, 1.0)
+        count = max(a.shape[-1] / 2, 1.0)
         strayed: torch.Tensor = terms.sqrt() * self._noise_like(result)
         return self._width * math.sqrt(count) * strayed
 

@@ -79,7 +79,7 @@ class Reproducers:
         if case is not None:
             save_arrays(case.inputs, target / "inputs.safetensors")
             save_arrays(case.references, target / "reference.safetensors")
-        script = _script(self._bundle, finding, case)
+        script = _script(self._bundle, finding, case, _graph(plan))
         (target / SCRIPT).write_text(script, "utf-8")
 
 
@@ -108,7 +108,13 @@ def _bounds(bundle: Bundle, case: Case) -> Mapping[str, tuple[float, float]]:
     return found
 
 
-def _script(bundle: Bundle, finding: Finding, case: Case | None) -> str:
+def _graph(plan: EnginePlan | None) -> str:
+    """The file that the engine loads: the bundle's graph, or what it was lowered to."""
+    lowered = plan is not None and plan.path is not None and plan.path.suffix == ".onnx"
+    return plan.path.name if lowered and plan and plan.path else MODEL
+
+
+def _script(bundle: Bundle, finding: Finding, case: Case | None, graph: str) -> str:
     head = _HEAD.format(
         what=f"{finding.check} of {finding.case} on {finding.engine}, {finding.model} "
         f"{finding.dtype}",
@@ -118,7 +124,9 @@ def _script(bundle: Bundle, finding: Finding, case: Case | None) -> str:
         return head + _SHOW.format(bundle=str(bundle.path), engine=finding.engine)
     if not finding.engine.startswith("ort-"):
         return head + _PLAN.format(bundle=str(bundle.path), engine=finding.engine)
-    return head + _RUN.format(bounds=dict(_bounds(bundle, case)), provider=_provider(finding))
+    return head + _RUN.format(
+        bounds=dict(_bounds(bundle, case)), provider=_provider(finding), graph=graph
+    )
 
 
 def _provider(finding: Finding) -> str:
@@ -146,7 +154,7 @@ from safetensors.numpy import load_file
 HERE = pathlib.Path(__file__).parent
 BOUNDS = {bounds!r}  # output: (largest error, mean error)
 
-session = onnxruntime.InferenceSession(HERE / "model.onnx", providers=["{provider}"])
+session = onnxruntime.InferenceSession(HERE / "{graph}", providers=["{provider}"])
 inputs, reference = load_file(HERE / "inputs.safetensors"), load_file(HERE / "reference.safetensors")
 outputs = dict(zip(BOUNDS, session.run(list(BOUNDS), inputs)))
 wrong = False

@@ -108,7 +108,9 @@ def module_of(subject: Subject, seed: int) -> nn.Module:
     return module
 
 
-def exported(subject: Subject, dtype: str, folder: Path, seed: int = 1) -> Bundle:
+def exported(
+    subject: Subject, dtype: str, folder: Path, seed: int = 1, max_cases: int | None = None
+) -> Bundle:
     """The model as a bundle with its first cases."""
     dims = {d for _, shape in subject.inputs.values() for d in shape if isinstance(d, str)}
     axes = [Axis(name, *sizes) for name, sizes in _AXES.items() if name in dims]
@@ -124,7 +126,7 @@ def exported(subject: Subject, dtype: str, folder: Path, seed: int = 1) -> Bundl
     return export_module(
         module_of(subject, seed), (), folder / f"{subject.name}-{dtype}-{seed}",
         dynamic_shapes=shapes, axes=axes, dtype=dtype, inputs=subject.roles, kwargs=kwargs,
-        name=subject.name,
+        name=subject.name, max_cases=max_cases,
     )  # fmt: skip
 
 

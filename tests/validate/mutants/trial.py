@@ -58,7 +58,7 @@ class Bed:
     def __init__(self, model: str, dtype: str, folder: Path) -> None:
         self.model, self.dtype = model, dtype
         self.bundle = exported(SUBJECTS[model], dtype, folder)
-        other = exported(SUBJECTS[model], dtype, folder, seed=2)
+        other = exported(SUBJECTS[model], dtype, folder, seed=2, max_cases=1)
         self._graph = graph_of(self.bundle.path, model)
         run = runs_of(self.bundle, self._graph)
         self.good = Good(self.bundle, run, runs_of(other, graph_of(other.path, model)))
