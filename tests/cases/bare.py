@@ -116,6 +116,11 @@ BARE = (
         _TWO_AXES,
     ),
     Case("wider-values", Bare, lambda b, n: heads(b, n, n, dv=24), _ONE, _ONE_AXES),
-    Case("head-size-512", Bare, lambda b, n: heads(b, n, n, h=1, kv=1, d=512, dv=512), _ONE,
-         _ONE_AXES),
-)  # fmt: skip
+    Case(
+        "head-size-512",
+        Bare,
+        lambda b, n: heads(b, n, n, h=1, kv=1, d=512, dv=512),
+        _ONE,
+        _ONE_AXES,
+    ),
+)

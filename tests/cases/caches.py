@@ -70,4 +70,22 @@ def _cached(b: int, n: int) -> Args:
 _X, _PAST = {0: "b", 1: "n"}, {0: "b", 2: "p"}
 _AXES = {"b": (1, 2, 4), "n": (1, 6, 14), "p": (1, 7, 16)}
 
-CACHES = (Case("mask-from-lengths", Cached, _cached, (_X, _PAST, _PAST), _AXES),)
+
+def _cached_with_mask(b: int, n: int) -> Args:
+    """A past of n + 1, and a mask that hides by finfo.min what comes after each query."""
+    past = n + 1
+    hidden = torch.full((n, past + n), torch.finfo(torch.float16).min).triu(past + 1)
+    return randn(b, n, D), hidden.expand(b, 1, n, past + n).clone(), *_cache(b, past)
+
+
+CACHES = (
+    Case("mask-from-lengths", Cached, _cached, (_X, _PAST, _PAST), _AXES),
+    Case(
+        "mask-beside",
+        CachedWithMask,
+        _cached_with_mask,
+        (_X, {0: "b", 2: "n", 3: "t"}, _PAST, _PAST),
+        _AXES | {"t": (2, 13, 30)},
+        lacking="an axis that is the sum of two others, past and new tokens, cannot be declared",
+    ),
+)
