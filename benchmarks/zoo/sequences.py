@@ -44,7 +44,12 @@ _T5 = {
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 16,
 }
-_WHISPER = _BART | {"num_mel_bins": 8, "max_source_positions": 32, "max_target_positions": 64}
+_WHISPER = _BART | {
+    "pad_token_id": 0,
+    "num_mel_bins": 8,
+    "max_source_positions": 32,
+    "max_target_positions": 64,
+}
 _BOTH = (
     "two encoder layers with a self-attention, two decoder layers with a causal one and one on the "
     "encoder's result, whose key and value share their input"
