@@ -102,7 +102,10 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
         return result
 
     def _moved(self, result: torch.Tensor) -> torch.Tensor:
-        inexact = result.to(self._low).double() != result
+        low = result.to(self._low)
+        # A number beyond the dtype is no measured one but a sentinel (finfo(float64).min): moved,
+        # those of one row would differ, and a row that is hidden whole would have a largest.
+        inexact = (low.double() != result) & low.isfinite()
         noise = self._noise_like(result)
         return torch.where(inexact, result * (1 + self._width * noise), result)
 
