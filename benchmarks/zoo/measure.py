@@ -40,12 +40,10 @@ class Options:
     Attributes:
         dtypes: Those to export in.
         stock: Whether to build torch.onnx's own exports, too.
-        latency: Whether to measure ONNX Runtime's latency.
     """
 
     dtypes: tuple[str, ...] = DTYPES
     stock: bool = True
-    latency: bool = False
 
 
 class Sheet:
@@ -82,7 +80,7 @@ def measure_to(name: str, path: Path, options: Options) -> None:
 
 
 def measure(entry: Architecture, sheet: Sheet, home: Path, options: Options) -> None:
-    """Exports, builds and proves in every dtype; then stock exports, then latency."""
+    """Exports, builds and proves in every dtype; then stock exports."""
     module = entry.make()
     bundles: dict[str, Bundle] = {}
     for dtype in (entry.half if dtype == "float16" else dtype for dtype in options.dtypes):
@@ -101,11 +99,6 @@ def measure(entry: Architecture, sheet: Sheet, home: Path, options: Options) -> 
         sheet.step(f"stock export at opset {opset}")
         found = _stock(entry, module, like, opset, home / f"stock{opset}")
         sheet.write(stock=sheet.outcome.stock | {str(opset): found})
-    if options.latency and "float32" in bundles:
-        from benchmarks.zoo.latency import latency_ratios
-
-        sheet.step("measuring latency")
-        sheet.write(latency=latency_ratios(entry, module, bundles["float32"], home / "latency"))
     sheet.write(died="")
 
 

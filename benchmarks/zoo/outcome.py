@@ -77,7 +77,7 @@ class Outcome(Record):
         stock: Stock exports in fp16, by opset.
         seconds: Wall time of the whole.
         peak_bytes: Peak resident memory of the process.
-        latency: ONNX Runtime's latency of ours over that of each stock export: value, low, high.
+        code: The code that it was measured with, see `code_version`.
         died: How the process died, and in which step; "" where it did not.
     """
 
@@ -86,5 +86,5 @@ class Outcome(Record):
     stock: dict[str, StockOutcome] = {}  # noqa: RUF012
     seconds: float = 0.0
     peak_bytes: int = 0
-    latency: dict[str, tuple[float, float, float]] = {}  # noqa: RUF012
+    code: str = ""
     died: str = ""

@@ -1,7 +1,8 @@
 """Runs the zoo and writes the scoreboard: `python -m benchmarks.zoo.run [NAMES…]`, `make zoo`.
 
-Each architecture has a process of its own, forked from one that has torch loaded. What was named is
-measured anew, the rest of results.json is kept; nothing is downloaded.
+Each architecture has a process of its own, forked from one that has torch loaded. A row is written as
+soon as it is known, and a run goes on where another one stopped: rows that this very code and these
+versions gave are kept, unless one died or `--again` is said. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.catalogue import chosen
+from benchmarks.zoo.code_version import code_version
 from benchmarks.zoo.measure import DTYPES, Options, measure_to
 from benchmarks.zoo.outcome import Outcome
 from benchmarks.zoo.scoreboard import line_of, markdown
@@ -40,18 +43,22 @@ def main() -> int:
     except UsageError as err:
         print(err, file=sys.stderr)
         return 2
-    options = Options(tuple(asked.dtypes.split(",")), not asked.no_stock, asked.latency)
+    options = Options(tuple(asked.dtypes.split(",")), not asked.no_stock)
     kept = _read(asked.results)
+    if asked.draw:
+        _write(asked.results, kept)
+        return 0
+    if not asked.again:
+        entries = _unmeasured(entries, kept)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.zoo.measure", "transformers"])
-    # Latency is measured by one process at a time.
-    with ThreadPoolExecutor(1 if asked.latency else asked.jobs) as pool:
+    with ThreadPoolExecutor(asked.jobs) as pool:
         running = {pool.submit(_measured, context, entry, options): entry for entry in entries}
         for done in as_completed(running):
             entry, outcome = running[done], done.result()
             before = kept.get(entry.name)
             if before is not None:
-                outcome = _with_kept(outcome, before, options)
+                outcome = _with_kept(entry, outcome, before, options)
             kept[entry.name] = outcome
             print(line_of(entry, outcome), flush=True)
             _write(asked.results, kept)
@@ -68,12 +75,42 @@ def _arguments() -> argparse.Namespace:
         help="keep what results.json says of torch.onnx's own exports, which we cannot change",
     )
     parser.add_argument("--jobs", type=int, default=2, help="architectures at a time")
-    parser.add_argument("--latency", action="store_true", help="ONNX Runtime's latency, too")
+    parser.add_argument(
+        "--again", action="store_true", help="measure anew what this very code has measured, too"
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="measure nothing: draw results.md anew from the rows"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args()
 
 
+def _unmeasured(
+    entries: Sequence[Architecture], kept: Mapping[str, Outcome]
+) -> list[Architecture]:
+    """Those without a row of this code; it says how many it leaves out."""
+    done = {name for name, row in kept.items() if row.code == code_version() and not row.died}
+    left = [entry for entry in entries if entry.name not in done]
+    if len(left) < len(entries):
+        print(
+            f"{len(entries) - len(left)} of {len(entries)} were measured with this very code: "
+            "their rows are kept (--again measures them anew)"
+        )
+    return left
+
+
 def _measured(
+    context: multiprocessing.context.ForkServerContext, entry: Architecture, options: Options
+) -> Outcome:
+    """A process that dies is tried once more."""
+    outcome = _try(context, entry, options)
+    if outcome.died:
+        print(f"{entry.name}: {outcome.died}: tried once more", flush=True)
+        outcome = _try(context, entry, options)
+    return outcome.model_copy(update={"code": code_version()})
+
+
+def _try(
     context: multiprocessing.context.ForkServerContext, entry: Architecture, options: Options
 ) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
@@ -93,14 +130,15 @@ def _measured(
         return outcome
 
 
-def _with_kept(outcome: Outcome, before: Outcome, options: Options) -> Outcome:
+def _with_kept(
+    entry: Architecture, outcome: Outcome, before: Outcome, options: Options
+) -> Outcome:
     """Adds what this run was told to leave out."""
-    update: dict[str, object] = {"dtypes": before.dtypes | outcome.dtypes}
-    if not options.stock:
-        update["stock"] = before.stock
-    if not options.latency:
-        update["latency"] = before.latency
-    return outcome.model_copy(update=update)
+    asked = {entry.half if dtype == "float16" else dtype for dtype in options.dtypes}
+    whole = asked >= {"float32", entry.half}
+    kept = {} if whole else {d: row for d, row in before.dtypes.items() if d not in asked}
+    stock = outcome.stock if options.stock else before.stock
+    return outcome.model_copy(update={"dtypes": kept | outcome.dtypes, "stock": stock})
 
 
 def _read(path: Path) -> dict[str, Outcome]:
@@ -117,8 +155,15 @@ def _write(path: Path, outcomes: dict[str, Outcome]) -> None:
         "setting": this_setting(),
         "architectures": {e.name: outcomes[e.name].model_dump(mode="json") for e in entries},
     }
-    path.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    path.with_suffix(".md").write_text(markdown(entries, outcomes, content), "utf-8")
+    _put(path, json.dumps(content, indent=1) + "\n")
+    _put(path.with_suffix(".md"), markdown(entries, outcomes, content))
+
+
+def _put(path: Path, text: str) -> None:
+    """Whoever reads meanwhile, or goes on after a kill, finds a whole file."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)
 
 
 if __name__ == "__main__":
