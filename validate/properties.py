@@ -17,7 +17,8 @@ from attnport.export.bundle import Bundle, Case
 from attnport.export.case_properties import Property
 from attnport.export.records import TensorSpec
 from attnport.validate.finding import Finding, Subject
-from attnport.validate.parity import Judgement, case_numbers, judge, judgement_of_refusal
+from attnport.validate.judgement import Judgement, judge, judgement_of_refusal
+from attnport.validate.parity import case_numbers
 
 _MEANINGS = {
     "alone": "an entry along {} depends on the others: it was run alone",

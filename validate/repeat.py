@@ -14,7 +14,7 @@ from attnport.engines.engine import Engine
 from attnport.errors import InternalError
 from attnport.export.bundle import Bundle, Case
 from attnport.validate.finding import Finding, Number, Subject
-from attnport.validate.parity import judge_outputs
+from attnport.validate.judgement import judge_outputs
 from attnport.validate.properties import worst
 
 

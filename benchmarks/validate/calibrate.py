@@ -35,8 +35,8 @@ from attnport.export.reference import Reference
 from attnport.models.registry import resolve
 from attnport.models.spec import ModelSpec
 from attnport.validate.bound import C, incomparable, uninformative
+from attnport.validate.judgement import judge
 from attnport.validate.machine import this_machine
-from attnport.validate.parity import judge
 from attnport.validate.properties import check_properties
 from attnport.validate.rounded import RoundedEngine
 

@@ -17,7 +17,8 @@ from tests.validate.mutants.weight_faults import WEIGHT_FAULTS
 from attnport.engines.build import build_engine
 from attnport.errors import UsageError
 from attnport.export.bundle import Bundle
-from attnport.validate.bisect import Bisection, bisect
+from attnport.validate.bisect import bisect
+from attnport.validate.bisection import Bisection
 from attnport.validate.cut_bundle import cut
 from attnport.validate.fingerprint import fingerprint
 from attnport.validate.graph_taps import in_groups, taps_of
