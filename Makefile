@@ -6,7 +6,9 @@
 # make bench-gpu     the whole road on a machine with a GPU: build/gpu/results.md
 # make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
-#              NAMES='bert llama' names some, ZOO_ARGS=--latency measures ONNX Runtime, too
+#              NAMES='bert llama' names some, ZOO_ARGS= goes on where a run was stopped
+# make zoo-latency   ONNX Runtime on our graphs against torch.onnx's: benchmarks/zoo/latency.md
+# make bench-lowering   long causal attentions on the CPU: benchmarks/lowering/results.md
 # make cases   what exporters were reported to get wrong, every case in every dtype
 # make mutants     every way of being wrong, planted in every model: benchmarks/validate/mutants.md
 # make calibrate   how near good engines come to the bound: benchmarks/validate/calibration.md
@@ -37,7 +39,7 @@ endif
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: bench-engines bench-gpu mutants calibrate bench-validate zoo cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -61,9 +63,17 @@ bench-serve: $(STAMP) $(TRITON_STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[bench-serve]'
 	ATTNPORT_TRITON_VENV=$(TRITON_VENV) $(BIN)/python -m benchmarks.serve.run
 
+ZOO_ARGS ?= --again
 zoo: $(STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.zoo.run $(NAMES) $(ZOO_ARGS)
+
+zoo-latency: $(STAMP)
+	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
+	$(BIN)/python -m benchmarks.zoo.latency $(NAMES) $(LATENCY_ARGS)
+
+bench-lowering: $(STAMP)
+	$(BIN)/python -m benchmarks.lowering.chunks
 
 cases: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "" tests/cases

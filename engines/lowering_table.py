@@ -131,10 +131,11 @@ def causal_chunks(opt: int) -> int:
     """Into how many chunks the CPU cuts the queries of a causal attention.
 
     Args:
-        opt: The usual number of queries. The limits are those of a sweep on two idle cores, time
-            over torch SDPA's, plain and cut: 0.97 and 0.95 to 1.00 at 128 tokens, 1.13 and 1.05
-            at 512, 1.13 and 0.98 at 1024, 1.87 and 1.25 at 2048, 1.96 and 1.22 at 4096.
-            `python -m benchmarks.lowering.chunks` measures it on another machine.
+        opt: The usual number of queries. The limits are those of a sweep with two threads, all
+            forms in turns, time over torch SDPA's, plain and cut: 0.97 and 0.95 to 1.00 at 128
+            tokens, 1.13 and 1.05 at 512, 1.13 and 0.98 at 1024, 1.87 and 1.25 at 2048, 1.96 and
+            1.22 at 4096. `make bench-lowering` measures it on another machine; what it found last,
+            and how loaded that machine was, stands in benchmarks/lowering/results.md.
     """
     if opt < 256:
         return 1

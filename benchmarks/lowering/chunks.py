@@ -1,29 +1,32 @@
 """Chunks of long causal attentions in ONNX Runtime on the CPU, against torch's SDPA.
 
 The method of `benchmarks.zoo.latency`: threads that wait sleep, all take turns in an order that is
-shuffled in each round, and SDPA is entered twice (the A/A test). The bytes of scores are counted
-from shapes, not measured: the largest (B,H,rows,T) that exists at one time.
+shuffled in each round, and SDPA is entered twice (the A/A test). Peaks of memory are measured in
+processes of their own, see `peak`.
 
-    python -m benchmarks.lowering.chunks [N ...]
+    python -m benchmarks.lowering.chunks [N ...]        all sizes: about five minutes
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
-import onnx_ir as ir
 import onnxruntime as ort
 import torch
+from benchmarks.lowering.peak import peak_bytes
+from benchmarks.lowering.report import write_report
 from torch import Tensor, nn
 
 from attnport.axes import Axis
+from attnport.engines.lowered_graph import serialized
 from attnport.engines.lowering_table import causal_chunks
+from attnport.engines.ort_session import create_session
 from attnport.export.chunk_causal import chunk_causal
 from attnport.export.export_module import export_module
 from attnport.export.onnx_file import load_onnx
@@ -35,6 +38,7 @@ WIDTH, HEADS, THREADS, ROUNDS = 512, 8, 2, 15
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 CHUNKS = (1, 4, 8, 16)
 HERE = Path(__file__).parent
+LOAD_BEFORE = os.getloadavg()
 
 
 class Causal(nn.Module):
@@ -47,8 +51,8 @@ class Causal(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         b, n, d = x.shape
-        heads = (part.view(b, n, HEADS, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
-        y = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)
+        q, k, v = (part.view(b, n, HEADS, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         output: Tensor = self.o(y.transpose(1, 2).reshape(b, n, d))
         return output
 
@@ -64,9 +68,10 @@ def main(sizes: list[int]) -> None:
             axes=[Axis("batch", 1, 1, 2), Axis("seq", 1, 128, 8192)], max_cases=1,
             case_sizes={"seq": 16},
         )  # fmt: skip
-        sessions = {c: _session(_chunked(bundle.model_path, bundle.axes, c), bundle.path)
-                    for c in CHUNKS}  # fmt: skip
-        rows = [_measure(module, sessions, n) for n in sizes]
+        graphs = {c: bundle.path / f"chunks{c}.onnx" for c in CHUNKS}
+        for c, graph in graphs.items():
+            graph.write_bytes(_chunked(bundle.model_path, bundle.axes, c))
+        rows = [_measure(module, graphs, n) for n in sizes]
     _write(rows)
 
 
@@ -76,20 +81,26 @@ def _chunked(path: Path, axes: dict[str, Axis], chunks: int) -> bytes:
         infos = {info.name: info for info in inspect_graph(model.graph, axes).attentions}
         record = chunk_causal(model.graph, dict.fromkeys(infos, chunks), infos)
         assert record.changed == 1
-    return bytes(ir.to_proto(model).SerializeToString())
+    return serialized(model)
 
 
-def _session(content: bytes, folder: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry(
-        "session.model_external_initializers_file_folder_path", str(folder)
+def _measure(module: nn.Module, graphs: dict[int, Path], n: int) -> dict:  # type: ignore[type-arg]
+    ratios = _ratios(module, graphs, n)
+    peaks, arenas = (
+        {str(c): peak_bytes(graph, n, WIDTH, arena=arena) for c, graph in graphs.items()}
+        for arena in (False, True)
     )
-    return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    print(n, ratios, {c: f"{peak / 2**20:.0f} MiB" for c, peak in peaks.items()}, flush=True)
+    return {
+        "n": n,
+        "chosen": causal_chunks(n),
+        "ratios": ratios,
+        "peak_bytes": peaks,
+        "arena_peak_bytes": arenas,
+    }
 
 
-def _measure(module: nn.Module, sessions: dict[int, ort.InferenceSession], n: int) -> dict:  # type: ignore[type-arg]
+def _ratios(module: nn.Module, graphs: dict[int, Path], n: int) -> dict[str, list[float]]:
     x = np.random.default_rng(n).standard_normal((1, n, WIDTH)).astype(np.float32)
     tensor = torch.from_numpy(x)
 
@@ -97,49 +108,37 @@ def _measure(module: nn.Module, sessions: dict[int, ort.InferenceSession], n: in
         with torch.inference_mode():
             module(tensor)
 
-    def ours(session: ort.InferenceSession) -> Run:
+    def ours(graph: Path) -> Run:
+        session = create_session(graph, None, "CPUExecutionProvider", threads=THREADS)
         return lambda: session.run(None, {"x": x})
 
     runs: dict[str, Run] = {"sdpa": sdpa, "same": lambda: sdpa()}
-    runs |= {str(c): ours(session) for c, session in sessions.items()}
+    runs |= {str(c): ours(graph) for c, graph in graphs.items()}
     seconds = {name: warm_up(run) for name, run in runs.items()}
     samples = take_turns(runs, seconds, 1.0 * len(runs), ROUNDS, seed=n)
     ratios = {}
     for name in set(runs) - {"sdpa"}:
         found = ratio_of_medians(samples[name], samples["sdpa"])
         ratios[name] = [round(v, 3) for v in (found.value, found.low, found.high)]
-    bytes_of = {str(c): HEADS * -(-n // c) * n * 4 for c in CHUNKS}
-    print(n, ratios, flush=True)
-    return {"n": n, "ratios": ratios, "score_bytes": bytes_of, "chosen": causal_chunks(n)}
+    return ratios
 
 
 def _write(rows: list[dict]) -> None:  # type: ignore[type-arg]
-    machine = {
-        "machine": f"{platform.machine()}, {THREADS} threads",
-        "load": [round(v, 1) for v in os.getloadavg()],
+    setting = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {THREADS} threads",
+        "load average before": f"{LOAD_BEFORE[0]:.1f}",
         "torch": torch.__version__,
         "onnxruntime": ort.__version__,
     }
-    result = {"setting": machine, "width": WIDTH, "heads": HEADS, "rows": rows}
-    (HERE / "results.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    lines = [
-        "# Long causal attentions on the CPU, in chunks",
-        "",
-        f"One attention, batch 1, D={WIDTH} H={HEADS}, fp32; {machine}. Ratio of medians to torch "
-        "SDPA with its 95% interval; A/A is SDPA against itself.",
-        "",
-        "| N | A/A | " + " | ".join("plain" if c == 1 else f"{c} chunks" for c in CHUNKS)
-        + " | chosen | MiB of scores, plain and chosen (counted from shapes) |",
-        "|---" * (len(CHUNKS) + 4) + "|",
-    ]  # fmt: skip
-    for row in rows:
-        said = ["{} [{}, {}]".format(*row["ratios"][k]) for k in ("same", *map(str, CHUNKS))]
-        mib = [row["score_bytes"][k] / 2**20 for k in ("1", str(row["chosen"]))]
-        lines.append(
-            f"| {row['n']} | " + " | ".join(said)
-            + f" | {row['chosen']} | {mib[0]:.1f}, {mib[1]:.1f} |"
-        )  # fmt: skip
-    (HERE / "results.md").write_text("\n".join(lines) + "\n", "utf-8")
+    content = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "setting": setting,
+        "width": WIDTH,
+        "heads": HEADS,
+        "chunks": CHUNKS,
+        "rows": rows,
+    }
+    write_report(HERE / "results.json", content)
 
 
 if __name__ == "__main__":

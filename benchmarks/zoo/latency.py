@@ -1,70 +1,146 @@
-"""ONNX Runtime's latency of our graph against those of torch.onnx's own exports.
+"""ONNX Runtime's latency of our graphs against the better of torch.onnx's own: `make zoo-latency`.
 
-The traps of such a comparison are avoided as `attnport.validate.latency_turns` does it: waiting
-threads sleep, sessions take turns in an order that is shuffled in each round, and ours is entered
-twice (the A/A test), which tells what the method cannot tell from no difference.
+What is not exported yet, or by other code, is exported first; `--prepare` stops there, so that the
+measurement itself (five minutes, on a machine that does nothing else) can wait for a quiet hour.
+Every architecture is measured in a process of its own, one at a time.
+
+    python -m benchmarks.zoo.latency [--prepare] [NAMES…]
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
-import onnxruntime as ort
-import torch
-from benchmarks.zoo.architecture import Architecture
-from benchmarks.zoo.stock import OPSETS, export_stock
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
-from attnport.export.bundle import Bundle
-from attnport.validate.latency_stats import ratio_of_medians
-from attnport.validate.latency_turns import Run, take_turns, warm_up
+from benchmarks.zoo.latency_choice import CHOICES, Choice, is_prepared
+from benchmarks.zoo.latency_measure import THREADS, LatencyRow, measure
+from benchmarks.zoo.setting import this_setting
 
-SECONDS, ROUNDS, THREADS = 4.0, 40, 2
-Feeds = dict[str, np.ndarray]
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / "build" / "zoo" / "latency"
+ASKED_HIGH = 1.10
+Result = TypeVar("Result")
 
 
-def latency_ratios(
-    entry: Architecture, module: torch.nn.Module, bundle: Bundle, folder: Path
-) -> dict[str, tuple[float, float, float]]:
-    """The ratio of medians, ours over each stock export's, with its 95% interval.
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.latency", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", help="some of the chosen architectures; all by default"
+    )
+    parser.add_argument("--prepare", action="store_true", help="export, and measure nothing")
+    parser.add_argument("--threads", type=int, default=THREADS, help="of one session")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where the exports are kept")
+    parser.add_argument("--results", type=Path, default=HERE / "latency.json")
+    asked = parser.parse_args()
+    unknown = set(asked.names) - {choice.name for choice in CHOICES}
+    if unknown:
+        print(f"{sorted(unknown)} are not chosen: see latency_choice.py", file=sys.stderr)
+        return 2
+    choices = [c for c in CHOICES if not asked.names or c.name in asked.names]
+    prepared = [choice for choice in choices if _prepared(choice, asked.cache)]
+    if not asked.prepare:
+        _measure_all(prepared, asked)
+    return 0
 
-    Args:
-        entry: The architecture.
-        module: Its module.
-        bundle: Our export, in float32.
-        folder: For the stock exports; it is made.
 
-    Returns:
-        By opset, and "same" for ours over ours. A stock export that cannot be made or run is absent.
-    """
-    folder.mkdir()
-    feeds = {
-        spec.name: arg.numpy()
-        for spec, arg in zip(bundle.manifest.inputs, entry.example(), strict=True)
+def _prepared(choice: Choice, cache: Path) -> bool:
+    """Whether there is something to measure; what cannot be exported is said and left out."""
+    folder = cache / choice.name
+    if is_prepared(choice, folder):
+        return True
+    start = time.perf_counter()
+    try:
+        _in_a_process(_prepare, choice, folder)
+    except Exception as err:  # ours or the process's death: the others go on
+        print(f"{choice.name}: not exported: {type(err).__name__}: {err}", flush=True)
+        return False
+    print(f"{choice.name}: exported in {time.perf_counter() - start:.0f} s", flush=True)
+    return True
+
+
+def _prepare(choice: Choice, folder: Path) -> None:
+    from benchmarks.zoo.latency_prepare import prepare  # and with it torch, in this process alone
+
+    prepare(choice, folder)
+
+
+def _measure_all(choices: Sequence[Choice], asked: argparse.Namespace) -> None:
+    start, load = time.perf_counter(), os.getloadavg()
+    rows = []
+    for choice in choices:
+        row = _in_a_process(measure, choice.name, asked.cache / choice.name, asked.threads)
+        rows.append(row)
+        print(f"{choice.name}: {_said(row, row.better)}", flush=True)
+    content = {
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "setting": this_setting() | {"threads": str(asked.threads)},
+        "load_before": [round(value, 2) for value in load],
+        "seconds": round(time.perf_counter() - start, 1),
+        "rows": [row.model_dump(mode="json") for row in rows],
     }
-    runs = {"ours": _session(bundle.model_path, feeds), "same": _session(bundle.model_path, feeds)}
-    for opset in OPSETS:
-        path = folder / f"stock{opset}.onnx"
-        try:
-            export_stock(entry, module, "float32", opset, path)
-            run = _session(path, feeds)
-            run()
-        except Exception:  # ONNX Runtime's errors have no common base; the absence is shown
-            continue
-        runs[str(opset)] = run
-    seconds = {name: warm_up(run) for name, run in runs.items()}
-    samples = take_turns(runs, seconds, SECONDS * len(runs), ROUNDS, seed=0)
-    found = {}
-    for name in set(runs) - {"ours"}:
-        ratio = ratio_of_medians(samples["ours"], samples[name])
-        found[name] = (round(ratio.value, 4), round(ratio.low, 4), round(ratio.high, 4))
-    return found
+    asked.results.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    asked.results.with_suffix(".md").write_text(_markdown(choices, rows, content), "utf-8")
 
 
-def _session(path: Path, feeds: Feeds) -> Run:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, feeds)
+def _in_a_process(work: Callable[..., Result], *args: object) -> Result:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(work, *args).result()
+
+
+def _said(row: LatencyRow, opset: str) -> str:
+    if opset not in row.ratios:
+        return row.refusals.get(opset, "-")
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*row.ratios[opset])
+
+
+def _markdown(
+    choices: Sequence[Choice], rows: Sequence[LatencyRow], content: dict[str, object]
+) -> str:
+    setting = content["setting"]
+    assert isinstance(setting, dict)
+    better = [row.ratios[row.better] for row in rows if row.better]
+    within = sum(high < ASKED_HIGH for _, _, high in better)
+    mean = statistics.geometric_mean([value for value, _, _ in better])
+    lines = [
+        "# ONNX Runtime on the CPU: our graphs against the better of torch.onnx's",
+        "",
+        f"Written by `make zoo-latency` at {content['created']}, in {content['seconds']} s; load "
+        f"averages before: {content['load_before']}; "
+        + ", ".join(f"{name} {value}" for name, value in setting.items())
+        + ". fp32. A ratio is of medians, ours over torch.onnx's, with its 95% bootstrap interval "
+        "over rounds; A/A is ours against ours. Below 1 ours is faster.",
+        "",
+        "| | asked | found |",
+        "|---|---|---|",
+        f"| upper end of the interval, against the better export | under {ASKED_HIGH:.2f} for each "
+        f"| {within} of {len(better)} |",
+        f"| geometric mean of the ratios | under 1.0 | {mean:.3f} |",
+        "",
+        "| architecture | stands for | inputs | ours, µs | better | against it | 18 | 23 | A/A |",
+        "|" + "---|" * 9,
+    ]
+    why = {choice.name: choice.why for choice in choices}
+    for row in rows:
+        shapes = ", ".join("x".join(map(str, shape)) for shape in row.shapes.values())
+        said = [_said(row, opset) for opset in (row.better, "18", "23", "same")]
+        cells = (row.name, why[row.name], shapes, f"{row.median_us['ours']:.0f}", row.better)
+        lines.append("| " + " | ".join((*cells, *said)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
