@@ -122,7 +122,8 @@ class AttentionSite:
             return "softcap: no engine has a fused kernel for it, so it is left as it is"
         if self.weights_returned:
             return (
-                "the attention weights are used or returned as well, which no fused kernel gives"
+                "the attention weights are used or returned as well, which no fused kernel gives: "
+                "call it with need_weights=False, or return the output alone"
             )
         return ""
 

@@ -67,7 +67,8 @@ def _check_cases(bundle: Bundle, engine: OipEngine, progress: Progress | None) -
             progress(record.name, done / len(cases))
         found += check_parity(engine, bundle, record.name, required=True)
     outputs = [spec.name for spec in engine.outputs]
-    found.append(coverage(Subject.of(bundle, engine.kind), found, outputs, required=True))
+    subject = Subject.of(bundle, engine.kind)
+    found.append(coverage(subject, found, outputs, bundle.axes.values(), required=True))
     return found
 
 

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from attnport.engines.kinds import engine_kind
 from attnport.engines.plan import AttentionFusion, FusionReport
-from attnport.export.records import AttentionInfo
+from attnport.export.bundle import Bundle
+from attnport.export.records import AttentionInfo, Inspection
 from attnport.validate.finding import Finding, Number, Obstacle, Status, Subject
 
 # Kinds whose plan tells of attention kernels, and the dtypes that they have such kernels for.
@@ -24,6 +26,8 @@ FUSED_DTYPES: dict[str, frozenset[str]] = {
     "tensorrt-rtx": frozenset({"float16", "bfloat16"}),
 }
 
+EVERY = "every attention"  # the case of what is said of all of them
+
 NOT_BUILT = Obstacle("not run", "the engine was not built")
 UNTOLD = Obstacle("not run", "the plan's table does not tell of it")
 
@@ -31,6 +35,27 @@ UNTOLD = Obstacle("not run", "the plan's table does not tell of it")
 def can_fuse(kind: str, dtype: str) -> bool:
     """Whether the kind has a fused attention kernel for the dtype."""
     return dtype in FUSED_DTYPES.get(kind, ())
+
+
+def check_found(bundle: Bundle, inspection: Inspection) -> Iterator[Finding]:
+    """States of the graph alone that it holds no attention, or one that no pass wrote anew.
+
+    Neither is required: the numbers of such a graph can be proved. It must not go unsaid.
+
+    Args:
+        bundle: The bundle.
+        inspection: What its `model.onnx` holds.
+    """
+    subject = Subject.of(bundle)
+    if not inspection.attentions:
+        said = "no attention was found in the graph: what is proved is its numbers alone; see "
+        said += "`attnport inspect` on its model.onnx"
+        yield subject.finding("fusion", EVERY, "not run", said, required=False)
+    for attention in inspection.attentions:
+        if not attention.rewritable:
+            why = attention.reason or "no pass knows its form"
+            said = f"left as it was written: {why}"
+            yield subject.finding("fusion", attention.name, "not run", said, required=False)
 
 
 def check_fusion(
@@ -51,14 +76,11 @@ def check_fusion(
         absent: What to say where there is no plan.
     """
     if subject.engine not in FUSED_DTYPES:
-        reason = (
-            f"not applicable: {subject.engine} has no attention kernel whose use its plan tells"
-        )
-        yield subject.finding("fusion", "every attention", "not run", reason, required=False)
+        yield from _untold(subject, attentions, absent)
         return
     if not attentions:
         reason = "no attention was recognised in the graph: see `attnport inspect`"
-        yield subject.finding("fusion", "every attention", "not run", reason, required=required)
+        yield subject.finding("fusion", EVERY, "not run", reason, required=required)
     for attention in attentions:
         rows = _rows(fusion, attention.name)
         if not rows:
@@ -74,6 +96,19 @@ def check_fusion(
                 required=required,
                 numbers=_numbers(row),
             )
+
+
+def _untold(
+    subject: Subject, attentions: Sequence[AttentionInfo], absent: Obstacle
+) -> Iterator[Finding]:
+    """Of engines without a plan that tells of kernels: never required, and never passed."""
+    kind = subject.engine
+    if not engine_kind(kind).has_attention_kernels:
+        reason = f"not applicable: {kind} has no attention kernel whose use its plan tells"
+        yield subject.finding("fusion", EVERY, "not run", reason, required=False)
+        return
+    for attention in attentions:
+        yield subject.finding("fusion", attention.name, "not run", absent.message, required=False)
 
 
 def check_causal(

@@ -13,7 +13,6 @@ A file without `require`, `engines`, `cases` and `baseline` is read as the requi
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -24,7 +23,7 @@ from pydantic import ValidationError
 from attnport.engines.kinds import engine_kind
 from attnport.errors import UsageError
 from attnport.export.records import Record
-from attnport.validate.requirements import Requirements
+from attnport.validate.requirements import Requirements, meant
 
 FILES = ("attnport.yaml", "pyproject.toml")
 
@@ -94,14 +93,14 @@ def _tool_table(content: dict[str, object]) -> object:
 
 
 def _gates(content: dict[str, object], where: str) -> Gates:
+    if "models" in content:
+        raise UsageError(
+            f"{where} holds `models`, so it is a pipeline: `attnport run {where}`, or name a file "
+            "with requirements alone"
+        )
     if not set(content) & set(Gates.model_fields):
         return Gates(require=Requirements.from_mapping(content, where))
-    for key in content:
-        if key not in Gates.model_fields:
-            near = difflib.get_close_matches(key, Gates.model_fields, 1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            valid = ", ".join(Gates.model_fields)
-            raise UsageError(f"{where}: {key!r} is no key{meant}; valid: {valid}")
+    _refuse_unknown(content, where)
     required = content.get("require") or {}
     if not isinstance(required, dict):
         raise UsageError(f"{where}: require is {required!r}: give requirements by name")
@@ -115,3 +114,12 @@ def _gates(content: dict[str, object], where: str) -> Gates:
     for kind in gates.engines:
         engine_kind(kind)
     return gates
+
+
+def _refuse_unknown(content: dict[str, object], where: str) -> None:
+    known = tuple(Gates.model_fields)
+    unknown = [key for key in content if key not in known]
+    if unknown:
+        said = ", ".join(f"{key!r}{meant(str(key), known)}" for key in unknown)
+        what = "is no key" if len(unknown) == 1 else "are no keys"
+        raise UsageError(f"{where}: {said} {what}; valid: {', '.join(known)}")

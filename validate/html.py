@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -26,10 +27,12 @@ def write_html(report: Report, path: str | Path) -> None:
     text = html_from_report(report)
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text(text, "utf-8")
         beside.replace(target)
     except OSError as err:
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink()
         raise UsageError(
             f"the report cannot be written to {target} ({err.strerror}): name another file"
         ) from err

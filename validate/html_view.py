@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attnport.validate.coverage import COVERAGE
-from attnport.validate.finding import Finding, Number
+from attnport.validate.finding import GRAPH, Finding, Number
+from attnport.validate.fusion import EVERY
 from attnport.validate.report import Measurement, Report
 from attnport.validate.table import SummaryRow, summary_rows
 
@@ -66,6 +67,15 @@ def answer(report: Report) -> str:
     return f"Yes. {everything} passed."
 
 
+def remarks(report: Report) -> list[str]:
+    """What a reader of the answer would otherwise take for granted."""
+    return [
+        f"{f.model} {f.dtype}: {f.message if f.case == EVERY else f'{f.case} was {f.message}'}"
+        for f in report.findings
+        if f.check == "fusion" and f.engine == GRAPH
+    ]
+
+
 def reasons(report: Report) -> list[Reason]:
     """Why not, the failed requirements first; those that say the same are told once."""
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
@@ -122,11 +132,14 @@ def _counted(requirements: int) -> str:
 
 def _subject(check: str, engine: str, members: Sequence[Finding]) -> str:
     first = members[0]
+    # The graph and the sum of all cases are names of ours that say nothing to a reader.
+    where = "" if engine == GRAPH else f" · {engine}"
     if len(members) == 1:
-        return f"{first.model} {first.dtype} · {check} of {first.case} · {engine}"
+        of = "" if first.case == COVERAGE else f" of {first.case}"
+        return f"{first.model} {first.dtype} · {check}{of}{where}"
     models = list(dict.fromkeys(f"{f.model} {f.dtype}" for f in members))
-    where = models[0] if len(models) == 1 else f"{models[0]} and {len(models) - 1} more"
-    return f"{where} · {check} · {engine} · {len(members)} findings"
+    which = models[0] if len(models) == 1 else f"{models[0]} and {len(models) - 1} more"
+    return f"{which} · {check}{where} · {len(members)} findings"
 
 
 def _mark(report: Report, row: SummaryRow) -> Mark:

@@ -23,6 +23,7 @@ from attnport.export.arrays import numpy_dtype
 from attnport.export.bundle import Case
 from attnport.export.records import OutputReference, TensorSpec
 from attnport.validate.bound import bound, incomparable, suspiciously_exact, uninformative
+from attnport.validate.coverage import NO_ELEMENTS
 from attnport.validate.difference import Difference, difference
 from attnport.validate.finding import Number, Status
 
@@ -136,7 +137,7 @@ def _malformed(output: np.ndarray, spec: TensorSpec, reference: np.ndarray) -> s
 
 def _unusable(reference: np.ndarray) -> str:
     if not reference.size:
-        return "uninformative: the output has no elements"
+        return NO_ELEMENTS
     if np.isnan(reference).any():
         return "the module itself gives NaN in float64: no engine can be compared with it"
     return ""

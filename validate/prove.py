@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnport.engines.build import build_engine
-from attnport.engines.kinds import availability, engine_kind
-from attnport.engines.open import open_engine
+from attnport.engines.kinds import engine_kind
+from attnport.engines.libraries import install_command, why_missing
 from attnport.engines.plan import EnginePlan
-from attnport.errors import (
-    AttnportError,
-    EngineUnavailableError,
-    InternalError,
-    UnsupportedDtypeError,
-    UsageError,
-)
+from attnport.errors import UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.records import Inspection
-from attnport.validate.cost import build_cost, not_measured
+from attnport.validate.cost import not_measured
 from attnport.validate.coverage import COVERAGE
 from attnport.validate.extent import Extent
-from attnport.validate.finding import GRAPH, Finding, Obstacle, Subject
-from attnport.validate.fusion import check_causal, check_fusion, check_kernels
+from attnport.validate.finding import GRAPH, Finding, Subject
+from attnport.validate.fusion import check_found
 from attnport.validate.latency_gate import check_latency
 from attnport.validate.machine import this_machine
 from attnport.validate.progress import Progress, Steps
 from attnport.validate.prove_cases import with_further_cases
-from attnport.validate.prove_engine import Bench, judge_engine
-from attnport.validate.qkv import check_qkv_in_graph, check_qkv_in_plan
-from attnport.validate.repeat import same_plan
+from attnport.validate.prove_engine import Bench
+from attnport.validate.prove_kind import Proof, prove_kind
+from attnport.validate.qkv import check_qkv_in_graph
 from attnport.validate.report import Measurement, Report
 from attnport.validate.reproducer import Reproducers
 from attnport.validate.requirements import ALL_RUNNABLE, Requirements
@@ -42,23 +33,6 @@ from attnport.validate.stored_case import shipped_cases
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass
-class _Run:
-    """One call of `prove`, and what it has found so far."""
-
-    bundle: Bundle
-    module: torch.nn.Module | None
-    require: Requirements
-    plans: Mapping[str, EnginePlan]
-    inspection: Inspection
-    steps: Steps
-    extent: Extent
-    bench: Bench
-    findings: list[Finding] = field(default_factory=list)
-    measurements: list[Measurement] = field(default_factory=list)
-    opened: list[str] = field(default_factory=list)
 
 
 def prove(
@@ -100,15 +74,12 @@ def prove(
     _refuse_foreign(plans, bundle)
     extent = extent or Extent()
     if extent.needs_module and module is None:
-        raise UsageError(
-            "further cases and cases of your own are compared with the module, and there is none: "
-            "give module=, or a bundle whose source can be made here"
-        )
+        raise UsageError(_no_module(bundle))
     steps = Steps(progress, len(kinds) * (1 + len(bundle.manifest.cases)) + latency)
     bench = Bench(
         bundle, shipped_cases(bundle), {}, Reproducers(extent.reproducers, bundle), steps.begin
     )
-    run = _Run(
+    run = Proof(
         bundle=bundle,
         module=module,
         require=require,
@@ -136,13 +107,29 @@ def prove(
     )
 
 
-def _prove_all(run: _Run, kinds: Sequence[str]) -> None:
+def _prove_all(run: Proof, kinds: Sequence[str]) -> None:
     found = check_qkv_in_graph(run.bundle, run.inspection, required=run.require.qkv)
     run.findings += [run.bench.reproducers.keep(finding, None, None) for finding in found]
+    run.findings += check_found(run.bundle, run.inspection)
     for done, kind in enumerate(kinds):
         run.steps.reach(done * (1 + len(run.bench.cases)))
-        _prove_engine(run, kind)
+        prove_kind(run, kind)
     run.findings += _no_engine_ran(run, kinds)
+
+
+def _no_module(bundle: Bundle) -> str:
+    said = "further cases, and cases of your own, are computed by the module"
+    lack = why_missing("torch")
+    if lack:
+        return (
+            f"{said}, and {lack}: `{install_command('torch')}`, or prove the shipped cases alone"
+        )
+    if bundle.manifest.source:
+        return f"{said}, which was not given: pass module="
+    return (
+        f"{said}, and {bundle.path} does not say what it was made from: pass module= in Python, "
+        "or export it by name (`attnport export path.py:factory`)"
+    )
 
 
 def _inspect(bundle: Bundle) -> Inspection:
@@ -161,122 +148,18 @@ def _refuse_foreign(plans: Mapping[str, EnginePlan], bundle: Bundle) -> None:
             )
 
 
-def _prove_engine(run: _Run, kind: str) -> None:
-    plan, obstacle = _build(run, kind)
-    if plan is not None:
-        run.measurements += build_cost(run.bundle, plan)
-    told = _plan_findings(run, kind, plan, obstacle)
-    run.findings += [run.bench.reproducers.keep(finding, plan, None) for finding in told]
-    run.findings += _rebuilt(run, kind, plan)
-    if obstacle is None:
-        obstacle = _prove_parity(run, kind, plan)
-    if obstacle is not None:
-        run.findings.append(_parity_not_run(run, kind, obstacle))
-
-
-def _build(run: _Run, kind: str) -> tuple[EnginePlan | None, Obstacle | None]:
-    if kind in run.plans:
-        return run.plans[kind], None
-    if engine_kind(kind).needs_module and run.module is None:
-        return None, Obstacle(
-            "not run", f"{kind} runs the module, which was not given: pass module="
-        )
-    progress = run.steps.begin(f"building {kind}")
-    try:
-        return build_engine(run.bundle, kind, progress=progress), None
-    except InternalError:
-        raise
-    except (AttnportError, MemoryError) as err:
-        return None, _obstacle(err)
-
-
-def _plan_findings(
-    run: _Run, kind: str, plan: EnginePlan | None, obstacle: Obstacle | None
-) -> Iterator[Finding]:
-    """What is read from the plan: fusion, causality, one GEMM, the number of kernels."""
-    subject = Subject.of(run.bundle, kind)
-    fusion = None if plan is None else plan.fusion
-    absent = obstacle or Obstacle("not run", "the plan tells nothing of its kernels")
-    attentions, dtype = run.inspection.attentions, run.bundle.dtype
-    needed = run.require.fusion_of(kind, dtype)
-    yield from check_fusion(subject, attentions, fusion, required=needed, absent=absent)
-    needed = run.require.causal_of(kind, dtype)
-    yield from check_causal(subject, attentions, fusion, required=needed, absent=absent)
-    if fusion is not None:
-        yield from check_qkv_in_plan(subject, run.inspection, fusion, required=run.require.qkv)
-    if kind in run.require.kernels:
-        yield check_kernels(subject, fusion, run.require.kernels[kind], absent=absent)
-
-
-def _prove_parity(run: _Run, kind: str, plan: EnginePlan | None) -> Obstacle | None:
-    lack = availability(kind)
-    if lack:
-        return Obstacle("not run", lack)
-    with ExitStack() as stack:
-        try:
-            engine = stack.enter_context(
-                open_engine(run.bundle, kind, module=run.module, plan=plan)
-            )
-        except InternalError:
-            raise
-        except (AttnportError, MemoryError) as err:
-            return _obstacle(err)
-        run.opened.append(kind)
-        run.findings += judge_engine(
-            engine,
-            plan,
-            run.bench,
-            required=run.require.parity_of(kind, runnable=True),
-            reopen=(lambda: open_engine(run.bundle, kind, module=run.module, plan=plan))
-            if run.extent.further
-            else None,
-        )
-    return None
-
-
-def _rebuilt(run: _Run, kind: str, plan: EnginePlan | None) -> Iterator[Finding]:
-    """Builds a plan once more, to say whether it comes out the same."""
-    if not run.extent.further or plan is None or plan.plan_sha256 is None:
-        return
-    with tempfile.TemporaryDirectory(prefix="attnport-rebuild-") as folder:
-        try:
-            again = build_engine(run.bundle, kind, out=Path(folder))
-        except InternalError:
-            raise
-        except (AttnportError, MemoryError) as err:
-            yield Subject.of(run.bundle, kind).finding(
-                "repeat", "rebuild", *_obstacle(err), required=False
-            )
-            return
-        yield same_plan(run.bundle, kind, plan.plan_sha256, again.plan_sha256)
-
-
-def _parity_not_run(run: _Run, kind: str, obstacle: Obstacle) -> Finding:
-    # An engine that is at fault was able to run here: under "all runnable" it counts.
-    required = run.require.parity_of(kind, runnable=obstacle.status == "failed")
-    subject = Subject.of(run.bundle, kind)
-    return subject.finding("parity", COVERAGE, *obstacle, required=required)
-
-
-def _no_engine_ran(run: _Run, kinds: Sequence[str]) -> Iterator[Finding]:
+def _no_engine_ran(run: Proof, kinds: Sequence[str]) -> Iterator[Finding]:
     """Where every runnable engine is required, that there was none is not a proof."""
     missing = not any(f.check == "parity" and f.required for f in run.findings)
     if run.require.parity == ALL_RUNNABLE and missing:
-        asked = ", ".join(kinds) or "none"
-        message = f"no engine asked for can run on this machine ({asked}): ask for ort-cpu"
+        asked = f"none of the engines asked for ({', '.join(kinds)}) runs on this machine"
+        message = f"{asked if kinds else 'no engine was asked for'}: ask for ort-cpu, too"
         yield Subject.of(run.bundle, GRAPH).finding(
             "parity", COVERAGE, "not run", message, required=True
         )
 
 
-def _obstacle(error: Exception) -> Obstacle:
-    if isinstance(error, MemoryError):
-        return Obstacle("not run", "this machine has not enough memory for it")
-    lacking = isinstance(error, EngineUnavailableError | UnsupportedDtypeError)
-    return Obstacle("not run" if lacking else "failed", str(error))
-
-
-def _latencies(run: _Run) -> Iterator[Measurement]:
+def _latencies(run: Proof) -> Iterator[Measurement]:
     from attnport.validate.latency import measure_latency
 
     run.steps.begin("measuring latency")

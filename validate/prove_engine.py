@@ -72,7 +72,7 @@ def judge_engine(
         for name, why in bench.left_out.items()
     ]
     outputs = [spec.name for spec in bundle.manifest.outputs]
-    summary = coverage(subject, parity, outputs, required=required)
+    summary = coverage(subject, parity, outputs, bundle.axes.values(), required=required)
     placed = check_placement(engine, subject, required=required)
     return [*parity, summary, *others, *([placed] if placed else [])]
 

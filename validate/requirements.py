@@ -102,8 +102,7 @@ class Requirements(Record):
         try:
             return cls.model_validate(content)
         except ValidationError as err:
-            said = "; ".join(dict.fromkeys(_sentence(error) for error in err.errors()))
-            raise UsageError(f"{where}: {said}") from err
+            raise UsageError(f"{where}: {_sentences(err)}") from err
 
     @classmethod
     def load(cls, path: str | Path) -> Requirements:
@@ -156,19 +155,27 @@ class Requirements(Record):
 
 def _require_known(kind: str, known: tuple[str, ...], what: str) -> None:
     if kind not in known:
-        raise ValueError(f"{kind!r} {what}{_meant(kind, known)}; valid: {', '.join(known)}")
+        raise ValueError(f"{kind!r} {what}{meant(kind, known)}; valid: {', '.join(known)}")
 
 
-def _sentence(error: object) -> str:
-    assert isinstance(error, dict)
-    field = str(error["loc"][0]) if error["loc"] else ""
-    if error["type"] == "extra_forbidden":
-        names = tuple(Requirements.model_fields)
-        return f"{field!r} is not a requirement{_meant(field, names)}; valid: {_fields()}"
-    return f"{field}: {str(error['msg']).removeprefix('Value error, ')}"
+def _sentences(error: ValidationError) -> str:
+    """Each fault once; the valid names once, after all that are unknown."""
+    known = tuple(Requirements.model_fields)
+    unknown, others = [], []
+    for one in error.errors():
+        field = str(one["loc"][0]) if one["loc"] else ""
+        if one["type"] == "extra_forbidden":
+            unknown.append(f"{field!r}{meant(field, known)}")
+        else:
+            others.append(f"{field}: {one['msg'].removeprefix('Value error, ')}")
+    if unknown:
+        what = "is not a requirement" if len(unknown) == 1 else "are not requirements"
+        others.insert(0, f"{', '.join(unknown)} {what}; valid: {_fields()}")
+    return "; ".join(dict.fromkeys(others))
 
 
-def _meant(word: str, known: tuple[str, ...]) -> str:
+def meant(word: str, known: tuple[str, ...]) -> str:
+    """The valid word that is nearest to one that is not, as a question; "" if none is near."""
     near = difflib.get_close_matches(word, known, 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

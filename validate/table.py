@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from attnport.validate.coverage import COVERAGE
 from attnport.validate.finding import GRAPH, Check, Finding, Number
+from attnport.validate.fusion import EVERY
 from attnport.validate.report import Measurement, Report
 
 NOTHING = "-"
+_MOST_NAMES = 4
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,9 @@ class SummaryRow:
     Attributes:
         model: The bundle's name.
         dtype: Its dtype.
-        parity: Outputs passed of those judged, by engine: "12/12 ort-cpu".
+        parity: Comparisons passed, of all, by engine: "12/14 ort-cpu".
+        unproved: What the others came to, by engine: "ort-cpu: 2 of 14 prove nothing:
+            uninformative (min, seq-1)".
         worst_ratio: The largest error over bound among them; None where nothing was compared, or
             where an error is not finite.
         qkv_merged: Projection groups merged in the file, of all: "1/1".
@@ -33,6 +37,7 @@ class SummaryRow:
     model: str
     dtype: str
     parity: tuple[str, ...]
+    unproved: tuple[str, ...]
     worst_ratio: float | None
     qkv_merged: str
     fused_into: tuple[str, ...]
@@ -64,6 +69,7 @@ def _row(report: Report, model: str, dtype: str) -> SummaryRow:
         model=model,
         dtype=dtype,
         parity=_parity(_of("parity", findings)),
+        unproved=_unproved(_of("parity", findings)),
         worst_ratio=_worst_ratio(_of("parity", findings)),
         qkv_merged=_qkv(_of("qkv", findings)),
         fused_into=_fused_into(_of("fusion", findings)),
@@ -82,13 +88,33 @@ def _parity(findings: Sequence[Finding]) -> tuple[str, ...]:
     for engine in dict.fromkeys(f.engine for f in findings):
         mine = [f for f in findings if f.engine == engine]
         cases = [f for f in mine if f.case != COVERAGE]
-        passed = sum(f.status == "passed" for f in cases)
-        judged = passed + sum(f.status == "failed" for f in cases)
-        if judged:
-            cells.append(f"{passed}/{judged} {engine}")
+        if cases:
+            passed = sum(f.status == "passed" for f in cases)
+            cells.append(f"{passed}/{len(cases)} {engine}")
         else:
             cells.append(f"{engine} not run: {_short(mine[0].message)}")
     return tuple(cells)
+
+
+def _unproved(findings: Sequence[Finding]) -> tuple[str, ...]:
+    """A case that proves nothing must not vanish from the count."""
+    said = []
+    for engine in dict.fromkeys(f.engine for f in findings):
+        cases = [f for f in findings if f.engine == engine and f.case != COVERAGE]
+        reasons: dict[str, list[str]] = {}
+        for finding in cases:
+            if finding.status == "not run":
+                reasons.setdefault(_short(finding.message), []).append(finding.case)
+        if reasons:
+            left = sum(map(len, reasons.values()))
+            why = "; ".join(f"{reason} ({_named(names)})" for reason, names in reasons.items())
+            said.append(f"{engine}: {left} of {len(cases)} prove nothing: {why}")
+    return tuple(said)
+
+
+def _named(cases: Sequence[str]) -> str:
+    more = f" and {len(cases) - _MOST_NAMES} more" if len(cases) > _MOST_NAMES else ""
+    return ", ".join(cases[:_MOST_NAMES]) + more
 
 
 def _short(message: str) -> str:
@@ -118,6 +144,9 @@ def _fused_into(findings: Sequence[Finding]) -> tuple[str, ...]:
         mine = [f for f in findings if f.engine == engine]
         if any(f.message.startswith("not applicable") for f in mine):
             continue
+        if engine == GRAPH:
+            cells += [_of_the_graph(f) for f in mine]
+            continue
         fused = [f for f in mine if f.status == "passed"]
         if len(fused) == len(mine):
             kernels = ", ".join(dict.fromkeys(str(f.numbers["kernel"]) for f in fused))
@@ -127,6 +156,13 @@ def _fused_into(findings: Sequence[Finding]) -> tuple[str, ...]:
             reason = _short(reason.removeprefix("not fused: "))
             cells.append(f"{len(fused)}/{len(mine)} {engine}: {reason}")
     return tuple(cells)
+
+
+def _of_the_graph(finding: Finding) -> str:
+    """What kept an attention from being looked at in any engine."""
+    if finding.case == EVERY:
+        return "no attention found"
+    return f"{finding.case} left as written"
 
 
 def _causal(findings: Sequence[Finding], fusion: Sequence[Finding]) -> str:

@@ -291,5 +291,6 @@ def test_thousand_findings_stay_light(tmp_path: Path) -> None:
 
 
 def test_unwritable_place_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
-        write_html(report(), tmp_path / "missing" / "report.html")
+        write_html(report(), tmp_path / "file" / "report.html")

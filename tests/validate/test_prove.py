@@ -17,15 +17,20 @@ from tests.validate.small_bundle import (
     with_reference,
 )
 
+from attnport.engines import libraries
 from attnport.engines.plan import EnginePlan
 from attnport.errors import BuildError, EngineUnavailableError, UsageError
 from attnport.export.bundle import Bundle
-from attnport.export.records import OutputErrors
+from attnport.export.records import AttentionInfo, Inspection, OutputErrors
 from attnport.validate import prove as proving
+from attnport.validate import prove_kind
+from attnport.validate.extent import Extent
 from attnport.validate.finding import Finding
+from attnport.validate.html_view import reasons, remarks
 from attnport.validate.prove import prove
 from attnport.validate.report import Report
 from attnport.validate.requirements import Requirements
+from attnport.validate.table import summary_rows
 
 needs_rtx = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="tensorrt-rtx is not installed"
@@ -74,6 +79,9 @@ def test_where_no_engine_can_run_nothing_is_proved(bundle: Bundle) -> None:
     assert report.verdict == "not proved"
     (found,) = of(report, "parity", "onnx")
     assert (found.status, found.required) == ("not run", True)
+    assert "none of the engines asked for (torch-eager) runs on this machine" in found.message
+    (reason,) = reasons(report)
+    assert reason.subject == "small float32 · parity"
 
 
 def test_that_no_parity_is_required_can_be_said(bundle: Bundle) -> None:
@@ -85,7 +93,7 @@ def test_that_no_parity_is_required_can_be_said(bundle: Bundle) -> None:
 def test_a_wrong_engine_fails(
     bundle: Bundle, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proving, "open_engine", lambda *a, **k: OnnxEngine(bundle, fault))
+    monkeypatch.setattr(prove_kind, "open_engine", lambda *a, **k: OnnxEngine(bundle, fault))
     report = prove(bundle, ["ort-cpu"], inspection=inspection())
     assert (report.verdict, report.exit_code) == ("failed", 1)
 
@@ -99,6 +107,68 @@ def test_an_engine_without_an_informative_case_is_not_proved(bundle: Bundle) -> 
     assert {(f.status, f.required) for f in cases} == {("not run", False)}
     assert (total.case, total.status, total.required) == ("coverage", "not run", True)
     assert report.verdict == "not proved"
+
+
+def test_nothing_informative_at_the_smallest_size_is_not_proved(bundle: Bundle) -> None:
+    vague = with_reference(bundle, "b1n1", eager=OutputErrors(max=1.0, mean=1.0))
+    report = prove(vague, ["ort-cpu"], inspection=inspection())
+    *cases, total = of(report, "parity", "ort-cpu")
+    assert [f.status for f in cases] == ["not run", "passed", "passed"]
+    assert (total.status, total.required) == ("not run", True)
+    assert "at batch=1, seq=1" in total.message
+    assert report.verdict == "not proved"
+
+
+def test_a_graph_without_attention_is_proved_and_said(bundle: Bundle) -> None:
+    report = prove(bundle, ["ort-cpu"], inspection=Inspection(attentions=(), projection_groups=()))
+    (found,) = of(report, "fusion", "onnx")
+    assert (found.status, found.required) == ("not run", False)
+    assert "no attention was found" in remarks(report)[0]
+    assert summary_rows(report)[0].fused_into == ("no attention found",)
+
+
+def test_an_attention_that_no_pass_wrote_is_said(bundle: Bundle) -> None:
+    (one,) = inspection().attentions
+    left = one.model_copy(update={"recognised": False, "reason": "its scale is a product"})
+    report = prove(bundle, ["ort-cpu"], inspection=replace_attention(left))
+    (found,) = of(report, "fusion", "onnx")
+    assert found.message == "left as it was written: its scale is a product"
+
+
+def replace_attention(one: AttentionInfo) -> Inspection:
+    return inspection().model_copy(update={"attentions": (one,)})
+
+
+def test_fusion_in_onnx_runtime_on_a_device_is_asked_for_and_not_told(bundle: Bundle) -> None:
+    report = prove(bundle, ["ort-cpu", "ort-cuda"], inspection=inspection())
+    (found,) = of(report, "fusion", "ort-cuda")
+    assert (found.case, found.status, found.required) == ("attn0", "not run", False)
+    (found,) = of(report, "fusion", "ort-cpu")
+    assert found.message.startswith("not applicable")
+
+
+def test_further_cases_without_torch_name_the_extra(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proving, "why_missing", lambda library: f"{library} is not installed")
+    with pytest.raises(
+        UsageError, match=r"torch is not installed: `pip install 'attnport\[export"
+    ):
+        prove(bundle, ["ort-cpu"], extent=Extent(further=True))
+
+
+def test_further_cases_without_a_source_say_where_a_module_comes_from(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"does not say what it was made from: pass module="):
+        prove(bundle, ["ort-cpu"], extent=Extent(further=True))
+
+
+def test_torch_engines_without_torch_name_the_extra(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "why_missing", lambda library: f"{library} is not installed")
+    report = prove(bundle, ["torch-eager"], inspection=inspection())
+    (found,) = of(report, "parity", "torch-eager")
+    assert found.message == "torch is not installed: `pip install 'attnport[export]'`"
 
 
 def test_a_bundle_without_cases_is_not_proved(bundle: Bundle) -> None:
@@ -125,7 +195,7 @@ def test_an_engine_that_cannot_be_built(
     def build(*args: object, **kwargs: object) -> EnginePlan:
         raise error
 
-    monkeypatch.setattr(proving, "build_engine", build)
+    monkeypatch.setattr(prove_kind, "build_engine", build)
     require = Requirements(parity=(), fusion=("tensorrt-rtx",), kernels={"tensorrt-rtx": 5})
     report = prove(half_bundle, [], require=require, inspection=inspection())
     said = [f for f in report.findings if f.engine == "tensorrt-rtx"]
@@ -182,6 +252,8 @@ PARITY_WITHOUT_TORCH = """\
 import sys
 sys.modules["torch"] = None
 from attnport.validate import prove as proving
+from attnport.validate import prove_kind
+from attnport.validate.extent import Extent
 assert "onnxruntime" not in sys.modules and "onnx" not in sys.modules
 from attnport.export.bundle import Bundle
 from attnport.export.records import Inspection

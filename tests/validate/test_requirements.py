@@ -49,7 +49,12 @@ def test_from_yaml(tmp_path: Path) -> None:
     [
         (
             {"fussion": []},
-            "'fussion' is not a requirement (did you mean 'fusion'?); valid: parity",
+            "'fussion' (did you mean 'fusion'?) is not a requirement; valid: parity",
+        ),
+        (
+            {"fussion": [], "out": "build", "qkw": True},
+            "'fussion' (did you mean 'fusion'?), 'out', 'qkw' (did you mean 'qkv'?) are not "
+            "requirements; valid: parity",
         ),
         ({"parity": ["ort-cpuu"]}, "did you mean 'ort-cpu'?"),
         ({"parity": "ort-cpu"}, "give a list of kinds, [ort-cpu]"),
@@ -65,6 +70,7 @@ def test_mistakes_are_refused_with_what_is_valid(content: dict[str, object], wor
         Requirements.from_mapping(content)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert str(caught.value).count("valid: ") <= 1
 
 
 @pytest.mark.parametrize("text", ["- parity", "just words", "a: [", ""])

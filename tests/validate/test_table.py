@@ -56,7 +56,8 @@ def test_a_row_at_a_glance() -> None:
         ),
     )
     (row,) = summary_rows(made)
-    assert row.parity == ("2/2 ort-cpu", "tensorrt-rtx not run: no CUDA device")
+    assert row.parity == ("2/3 ort-cpu", "tensorrt-rtx not run: no CUDA device")
+    assert row.unproved == ("ort-cpu: 1 of 3 prove nothing: words (big)",)
     assert row.worst_ratio == 0.5
     assert row.qkv_merged == "1/1"
     assert row.fused_into == ("1/1 _gemm_mha",)

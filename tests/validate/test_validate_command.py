@@ -65,11 +65,14 @@ def test_the_requirements_of_the_folder_are_read(
     [
         (["--cases", "none.npz"], "there is no file none.npz"),
         (["--baseline", "none.json"], "is not a report"),
+        (["--require", "PIPELINE"], "it is a pipeline: `attnport run "),
     ],
 )
 def test_bad_input_is_one_sentence(
     folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder / "pipeline.yaml").write_text("out: build\nengines: [ort-cpu]\nmodels: []\n")
+    words = [str(folder / "pipeline.yaml") if word == "PIPELINE" else word for word in words]
     code = validate(folder, *words)
     error = capsys.readouterr().err
     assert code == 2
@@ -77,12 +80,28 @@ def test_bad_input_is_one_sentence(
     assert "Traceback" not in error
 
 
-def test_a_report_that_cannot_be_written_is_exit_2(
+@pytest.mark.parametrize("option", ["--report", "--html", "--junit", "--markdown"])
+def test_a_report_that_cannot_be_written_is_told_before_the_proof(
+    folder: Path, tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from attnport import api
+
+    monkeypatch.setattr(api, "prove", lambda *args, **keywords: pytest.fail("it was proved"))
+    (tmp_path / "file").write_text("")
+    assert validate(folder, option, str(tmp_path / "file" / "r.json")) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert validate(folder, option, str(tmp_path)) == 2
+    assert "it is a folder" in capsys.readouterr().err
+
+
+def test_looking_at_the_paths_leaves_nothing(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "file").write_text("")
-    assert validate(folder, "--report", str(tmp_path / "file" / "r.json")) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    report = str(tmp_path / "new" / "deep" / "r.json")
+    assert validate(folder, "--report", report, "--baseline", "none.json") == 2
+    assert "none.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bisect_and_explain_answer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,8 @@ def show_report(report: Report) -> None:
     if any(row.speed for row in rows):
         say(" speed: against the fastest torch form, where both run on the same device")
     say(f"\n{report.verdict}: {html_view.answer(report)}")
+    for text in html_view.remarks(report):
+        say(f"  {text}")
     for reason in html_view.reasons(report):
         say(f"  {reason.status}: {reason.subject}: {reason.message}")
     loose = html_view.loose_failures(report)
@@ -70,7 +72,7 @@ def _cells(row: Row, notes: _Notes, *, several_plans: bool) -> tuple[str, ...]:
         summary.model,
         summary.dtype,
         row.mark,
-        _parity(summary.parity, notes),
+        _parity(summary.parity, summary.unproved, notes),
         summary.qkv_merged,
         _lines(_fused(cell, notes) for cell in summary.fused_into),
         summary.causal,
@@ -79,7 +81,7 @@ def _cells(row: Row, notes: _Notes, *, several_plans: bool) -> tuple[str, ...]:
     )
 
 
-def _parity(cells: Sequence[str], notes: _Notes) -> str:
+def _parity(cells: Sequence[str], unproved: Sequence[str], notes: _Notes) -> str:
     """The score, if all engines that ran have the same; then a note names them."""
     engines: dict[str, list[str]] = {}
     missing = []
@@ -92,13 +94,26 @@ def _parity(cells: Sequence[str], notes: _Notes) -> str:
     if len(engines) == 1:
         ((score, names),) = engines.items()
         where = f"on {', '.join(names)}"
-        return f"{score} {notes.mark('; '.join([where, *missing]))}"
-    scores = [f"{score} {', '.join(names)}" for score, names in engines.items()]
-    return _lines([*scores, *(notes.mark(text) for text in missing)])
+        parts = [f"{score} {notes.mark('; '.join([where, *missing]))}"]
+    else:
+        parts = [f"{score} {', '.join(names)}" for score, names in engines.items()]
+        parts += [notes.mark(text) for text in missing]
+    return _lines(parts) + "".join(notes.mark(text) for text in _alike(unproved))
+
+
+def _alike(unproved: Sequence[str]) -> list[str]:
+    """The engines of which the same is said, in one sentence."""
+    engines: dict[str, list[str]] = {}
+    for text in unproved:
+        engine, _, said = text.partition(": ")
+        engines.setdefault(said, []).append(engine)
+    return [f"{', '.join(names)}: {said}" for said, names in engines.items()]
 
 
 def _fused(cell: str, notes: _Notes) -> str:
     count, _, said = cell.partition(" ")
+    if "/" not in count:  # what is said of the graph, in words
+        return cell
     if ":" in said:  # the engine, and why not
         return f"{count} {notes.mark(said)}"
     kernels = re.sub(r"_0x[0-9a-f]+", "", said).split(", ")  # the hashes are in the report

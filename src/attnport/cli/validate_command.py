@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from attnport.cli.options import Engines, known_engines
+from attnport.cli.report_files import ReportFiles
 from attnport.cli.report_table import show_report
 from attnport.cli.screen import progress_bar, say
 from attnport.cli.validate_endpoint import (
@@ -20,6 +21,20 @@ from attnport.cli.validate_endpoint import (
     refuse_engine_options,
     refuse_served_bundle,
 )
+from attnport.cli.validate_options import (
+    Baseline,
+    Further,
+    Html,
+    Json,
+    Junit,
+    Latency,
+    Markdown,
+    Memory,
+    Own,
+    Reproducers,
+    Require,
+    Seed,
+)
 
 if TYPE_CHECKING:
     from attnport.engines.plan import EnginePlan
@@ -27,66 +42,6 @@ if TYPE_CHECKING:
     from attnport.validate.extent import OwnCases
     from attnport.validate.gates import Gates
     from attnport.validate.report import Report
-
-Require = Annotated[
-    Path | None,
-    typer.Option(
-        "--require",
-        metavar="FILE",
-        help="What the verdict depends on: a YAML file, or a pyproject.toml. By default "
-        "attnport.yaml or [tool.attnport] of pyproject.toml in this folder, and without them "
-        "parity of every engine that can run here, merged QKV, and fusion where there are kernels.",
-    ),
-]
-Json = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE.json", help="Write the report as JSON.")
-]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE.html", help="Write the report as a page.")
-]
-Junit = Annotated[
-    Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write the report as JUnit XML.")
-]
-Markdown = Annotated[
-    Path | None,
-    typer.Option("--markdown", metavar="FILE.md", help="Write the report as a summary."),
-]
-Baseline = Annotated[
-    Path | None,
-    typer.Option("--baseline", metavar="FILE.json", help="An earlier report to compare with."),
-]
-Further = Annotated[
-    bool,
-    typer.Option(
-        "--further", help="Generate the cases that hurt, too, and reopen and rebuild each engine."
-    ),
-]
-Own = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cases",
-        metavar="FILE",
-        help="Cases of your own: a .npz, a .safetensors, or a generator as path.py:function; "
-        "may be repeated.",
-    ),
-]
-Memory = Annotated[
-    int,
-    typer.Option(
-        "--memory", metavar="MIB", min=1, help="What one generated case may need at most, in MiB."
-    ),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of the generated cases.")]
-Reproducers = Annotated[
-    Path | None,
-    typer.Option(
-        "--reproducers",
-        metavar="DIR",
-        help="Where each failure leaves what shows it again; by default `reproducers` beside the "
-        "report.",
-    ),
-]
-Latency = Annotated[bool, typer.Option("--latency", help="Measure latency, too.")]
 
 
 def validate(
@@ -137,11 +92,13 @@ def validate(
 
     Exit codes: 0 proved, 1 a requirement failed, 3 one could not be checked here, 2 bad input.
     """
+    files = ReportFiles(report, html, junit, markdown)
+    files.require_writable()
     if is_url(bundle):
         refuse_engine_options(
             engine=engines, require=require, further=further, cases=cases, latency=latency
         )
-        _finish(prove_url(bundle, served, token_file), report, html, junit, markdown)
+        _finish(prove_url(bundle, served, token_file), files)
     refuse_served_bundle(bundle, served)
 
     from attnport.api import prove
@@ -172,21 +129,14 @@ def validate(
 
         compared = compare(found, earlier, wanted.worse_by_percent)
         found = found.model_copy(update={"findings": (*found.findings, *compared)})
-    _finish(found, report, html, junit, markdown)
+    _finish(found, files)
 
 
-def _finish(
-    found: Report,
-    report: Path | None,
-    html: Path | None,
-    junit: Path | None,
-    markdown: Path | None,
-) -> NoReturn:
+def _finish(found: Report, files: ReportFiles) -> NoReturn:
     """Writes what was asked for, shows it, and exits with the verdict."""
-    _write(found, report, html, junit, markdown)
+    files.write(found)
     show_report(found)
-    for path in filter(None, (report, html, junit, markdown)):
-        say(f"report: {path}")
+    files.tell()
     raise typer.Exit(found.exit_code)
 
 
@@ -222,31 +172,6 @@ def _own_cases(text: str) -> OwnCases:
 
 def _beside(report: Path | None) -> Path | None:
     return None if report is None else report.parent / "reproducers"
-
-
-def _write(
-    found: Report,
-    report: Path | None,
-    html: Path | None,
-    junit: Path | None,
-    markdown: Path | None,
-) -> None:
-    from attnport.validate.markdown import append_step_summary, write_markdown
-
-    if report:
-        found.save(report)
-    if html:
-        from attnport.validate.html import write_html
-
-        html.parent.mkdir(parents=True, exist_ok=True)
-        write_html(found, html)
-    if junit:
-        from attnport.validate.junit import write_junit
-
-        write_junit(found, junit)
-    if markdown:
-        write_markdown(found, markdown)
-    append_step_summary(found)
 
 
 def _plans(bundle: Bundle, kinds: Sequence[str]) -> dict[str, EnginePlan]:
