@@ -14,7 +14,7 @@ from attnport.export.sites import AttentionSite, MaskTerm
 
 # Ancestors of a mask beyond this many nodes, or over a product, are not a mask's own arithmetic.
 _MAX_ANCESTORS = 400
-_HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
+HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 
 
 def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
@@ -91,7 +91,7 @@ def ancestry(values: Iterable[ir.Value]) -> tuple[set[ir.Value], set[ir.Value], 
             constants.add(value)
         elif node is None:
             inputs.add(value)
-        elif node.op_type in _HEAVY or len(seen) > _MAX_ANCESTORS:
+        elif node.op_type in HEAVY or len(seen) > _MAX_ANCESTORS:
             complete = False
         elif node.op_type != "Shape":  # a mask's sizes may come from an activation
             fresh = [v for v in node.inputs if v is not None and v not in seen]

@@ -9,8 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from attnport.export.concrete import constant_array, constant_scalar
-from attnport.export.mask_data import ancestry
+from attnport.export.mask_data import HEAVY, ancestry
 from attnport.export.sites import AttentionSite, MaskTerm
+
+_LOOKS_UP = {"Gather", "GatherElements", "GatherND", "Slice", "Expand", "Reshape"}
 
 
 def plain_term(term: MaskTerm, site: AttentionSite, dtype: ir.DataType | None) -> MaskTerm:
@@ -90,14 +92,40 @@ def conjuncts(term: MaskTerm) -> list[MaskTerm]:
 
 
 def can_be_minus_infinity(value: ir.Value) -> bool:
-    """Whether an additive mask holds -inf for some input: given so, or made from such a constant."""
-    inputs, constants, complete = ancestry([value])
-    if not complete:
-        return True
-    if any(source.dtype is not None and source.dtype.is_floating_point() for source in inputs):
-        return True
-    for constant in constants:
-        array = constant_array(constant)
-        if array is not None and array.dtype.kind == "f" and np.isneginf(array).any():
+    """Whether an additive mask holds -inf for some input: given so, or made from such a constant.
+
+    What products and norms give is finite, whatever they are made of; integers hold no -inf, and
+    where a table is looked up only its own numbers count.
+    """
+    element = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
+    lowest = float(ml_dtypes.finfo(element).min) if _is_float(value.dtype) else -math.inf
+    pending, seen = [value], {value}
+    while pending:
+        one = pending.pop()
+        node = one.producer()
+        if one.const_value is not None:
+            if _reaches_below(one, lowest):
+                return True
+        elif node is None:
+            if one.dtype is None or _is_float(one.dtype):
+                return True
+        elif node.op_type == "Log":
             return True
+        elif node.op_type not in HEAVY and (one.dtype is None or _is_float(one.dtype)):
+            sources = node.inputs[:1] if node.op_type in _LOOKS_UP else node.inputs
+            fresh = [v for v in sources if v is not None and v not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
     return False
+
+
+def _is_float(dtype: ir.DataType | None) -> bool:
+    return dtype is not None and dtype.is_floating_point()
+
+
+def _reaches_below(constant: ir.Value, lowest: float) -> bool:
+    """Whether a constant holds a number that is -inf in the dtype whose lowest is given."""
+    array = constant_array(constant)
+    if array is None or not _is_float(constant.dtype):
+        return False
+    return bool((array.astype(np.float64) < lowest).any())

@@ -62,6 +62,8 @@ def _is_done(group: Group) -> bool:
 def _in_words(group: Group) -> str:
     if group.in_order:
         return "already one product; its heads are split in the canonical way"
+    if group.merged:
+        return "already one product; its columns are put in the order of queries, keys and values"
     before = len({projection.product for projection in group.members.values()})
     return f"{before} products of {len(group.members)} projections became one MatMul"
 

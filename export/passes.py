@@ -5,6 +5,7 @@
     write_in_bodies    captured attention in branches and loops written out
     expand_operator    the operator's cache, key lengths and window written out
     einsum_to_matmul   batched products written as Einsum become MatMul
+    heads_from_batch   scores that change between three axes and four have four throughout
     merge_qkv          projections that share an input become one matrix
     write_pattern      every attention in the canonical form (or write_attention, the operator)
 
@@ -32,6 +33,7 @@ from attnport.export.einsum import einsum_to_matmul
 from attnport.export.expand_operator import expand_operator
 from attnport.export.find_attention import find_attentions
 from attnport.export.fold_weights import fold_weights
+from attnport.export.heads_from_batch import has_reshaped_scores, heads_from_batch
 from attnport.export.mask_data import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
 from attnport.export.projections import find_groups
@@ -70,6 +72,7 @@ def run_passes(
         records = [fold_weights(model.graph), einsum_to_matmul(model.graph)]
         records.append(write_in_bodies(model.graph))
         records.append(expand(model, axes, form))
+        records.append(lift_heads(model, axes))
         records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
         model.graph.sort()
         _tidy(model)
@@ -89,6 +92,17 @@ def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
     if not any(node.op_type == "Attention" and not node.domain for node in graph):
         return PassRecord(name="expand_operator", changed=0)
     record = expand_operator(graph, graphs_to_ask(graph, axes), form)
+    if record.changed:
+        _tidy(model)
+    return record
+
+
+def lift_heads(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
+    """Gives scores an axis of heads where only a part of their way has one, in place."""
+    graph = model.graph
+    if not has_reshaped_scores(graph):
+        return PassRecord(name="heads_from_batch", changed=0)
+    record = heads_from_batch(graph, graphs_to_ask(graph, axes))
     if record.changed:
         _tidy(model)
     return record

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +22,7 @@ from attnport.export.movement import (
     SourceLayout,
     head_layout,
     push_indices,
+    trace_back,
 )
 from attnport.export.sites import OPERANDS, AttentionSite, Operand
 
@@ -55,12 +57,28 @@ def find_taps(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> dict[Oper
         layout = site.layouts.get(which)
         if layout is not None:
             turned = which == "key" and site.key_transposed
-            taps[which] = Tap(site.chains[which], layout, turned, direct=True)
+            direct = Tap(site.chains[which], layout, turned, direct=True)
+            taps[which] = _before_other_uses(direct, graphs) or direct
             continue
         tap = _behind(site.operand(which), graphs)
         if tap is not None:
             taps[which] = tap
     return taps
+
+
+def _before_other_uses(tap: Tap, graphs: Sequence[ConcreteGraph]) -> Tap | None:
+    """The heads that something else takes as well (DeBERTa's positions), before they move on."""
+    for node, following in pairwise(tap.chain.nodes):
+        value = next(v for v in following.inputs if v in node.outputs)
+        if value is not None and not _only_used_by(value, following):
+            found = _tap_at(trace_back(value, graphs), graphs)
+            return found if found is not None and not found.rows else None
+    return None
+
+
+def _only_used_by(value: ir.Value, node: ir.Node) -> bool:
+    others = {use.node for use in value.uses() if use.node.op_type != "Shape"} - {node}
+    return not others and not value.is_graph_output()
 
 
 def _behind(operand: ir.Value, graphs: Sequence[ConcreteGraph]) -> Tap | None:

@@ -15,6 +15,7 @@ for four pre-LN blocks), and ONNX Runtime 1.32 refuses the operator with a mask 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import onnx_ir as ir
 
@@ -36,14 +37,6 @@ from attnport.export.records import Form, PassRecord
 from attnport.export.sites import OPERANDS, AttentionSite
 from attnport.export.taps import find_taps
 from attnport.export.write_masks import MaskWriter, hides_by_a_number
-
-_CANONICAL_CORES = (
-    ["MatMul", "Softmax", "MatMul"],
-    ["MatMul", "Add", "Softmax", "MatMul"],
-    ["MatMul", "Where", "Softmax", "MatMul"],
-    ["MatMul", "Add", "Where", "Softmax", "MatMul"],
-    ["MatMul", "Where", "Add", "Softmax", "MatMul"],
-)
 
 
 def write_attention(
@@ -79,6 +72,16 @@ def write_attention(
         changed += 1
         notes.append(f"{site.name}: {rewriting.in_words()}")
     return PassRecord(name=f"write_{form}", changed=changed, notes=tuple(notes))
+
+
+def is_canonical_core(types: Sequence[str]) -> bool:
+    """Whether nodes are products around masks and a softmax, no two Where of them in a row."""
+    masks = list(types[1:-2])
+    ends = [*types[:1], *types[-2:]]
+    in_a_row = ("Where", "Where") in pairwise(masks)
+    return (
+        ends == ["MatMul", "Softmax", "MatMul"] and {*masks} <= {"Add", "Where"} and not in_a_row
+    )
 
 
 def _operand_problem(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> str:
@@ -157,12 +160,16 @@ class _Rewriting:
         types = [node.op_type for node in site.nodes if node.op_type != "Cast"]
         return (
             site.source == "pattern"
-            and types in _CANONICAL_CORES
+            and is_canonical_core(types)
             and site.scale == 1.0
             and site.chains["key"].scale == 1.0
             and all(map(is_canonical, self.direct.values()))
             and (self.merged is None or self.merged.is_canonical)
-            and (not site.causal or bool(site.terms) or types == _CANONICAL_CORES[1])
+            and (
+                not site.causal
+                or bool(site.terms)
+                or types == ["MatMul", "Add", "Softmax", "MatMul"]
+            )
             and (bool(self.guards) or not site.dead_rows)
             and all(term.kind == "additive" or not term.inverted for term in site.terms)
         )
