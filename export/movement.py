@@ -284,8 +284,11 @@ def head_layout(indices: np.ndarray, source_shape: Sequence[int]) -> HeadLayout 
         source_shape: The concrete shape of the source.
 
     Returns:
-        None where rows of the source end in other rows: that is no layout of heads.
+        None where rows of the source end in other rows: that is no layout of heads; and where
+        there are none, as behind convolutions over an input too short for them.
     """
+    if indices.size == 0:
+        return None
     batch, _, tokens, _ = indices.shape
     columns = indices[0, :, 0, :] % source_shape[-1]
     b = np.arange(batch)[:, None, None, None]

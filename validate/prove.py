@@ -136,7 +136,7 @@ def _inspect(bundle: Bundle) -> Inspection:
     # Read again from the file: what bundle.json claims may be what a pass meant to do.
     from attnport.export.onnx_file import inspect_model
 
-    return inspect_model(bundle.model_path)
+    return inspect_model(bundle.model_path, bundle.axes)
 
 
 def _refuse_foreign(plans: Mapping[str, EnginePlan], bundle: Bundle) -> None:

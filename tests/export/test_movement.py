@@ -192,3 +192,7 @@ def test_layouts(leading: tuple[int, ...], layout: str) -> None:
     assert found.same_as(HeadLayout(found.layout, COLUMNS))
     assert not found.same_as(HeadLayout(found.layout, COLUMNS[::-1]))
     assert head_layout(np.roll(four, 1, axis=2), (*leading, WIDTH)) is None
+
+
+def test_no_tokens_have_no_layout() -> None:
+    assert head_layout(np.zeros((2, HEADS, 0, SIZE), np.int64), (2, 0, WIDTH)) is None
