@@ -42,6 +42,10 @@ def known_cause(
         )
     if any(facts.op_types.get(node) == "Tanh" for node in attention.nodes):
         return "it caps its scores with tanh (softcap), which no fused kernel of TensorRT does"
+    if attention.sink:
+        return (
+            "its softmax has one more score a row (a sink), for which TensorRT has no fused kernel"
+        )
     if any(_returns_weights(node, facts) for node in attention.nodes):
         return "its softmax weights are an output of the graph, so they must be written out"
     if attention.heads in (1, None) and facts.unit_batch_nodes.intersection(core):

@@ -41,7 +41,7 @@ class CausalNodes:
 
 def find_causal_nodes(graph: ir.Graph, info: AttentionInfo) -> CausalNodes | None:
     """The nodes to cut, if the attention is purely causal and stands in the canonical form."""
-    if not info.causal or info.mask != "none" or info.weights_returned or info.softcap is not None:
+    if not info.causal or info.mask != "none" or not info.rewritable:
         return None
     named = set(info.nodes)
     for node in graph:

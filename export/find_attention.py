@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from attnport.export import capture_operator
-from attnport.export.concrete import ConcreteGraph, constant_scalar, static_scalar
+from attnport.export.concrete import ConcreteGraph
 from attnport.export.masks import analyse_masks
 from attnport.export.probabilities import follow_probabilities
+from attnport.export.scores import scores_above
 from attnport.export.sites import AttentionSite, MaskTerm, find_layouts
 
 Graphs = Sequence[ConcreteGraph]
@@ -83,30 +83,14 @@ def _operator_problem(node: ir.Node, inputs: Sequence[ir.Value | None]) -> str:
     return ""
 
 
-@dataclass
-class _Scores:
-    """What stands between Q·Kᵀ and the softmax."""
-
-    product: ir.Node
-    nodes: list[ir.Node] = field(default_factory=list)
-    terms: list[MaskTerm] = field(default_factory=list)
-    scale: float = 1.0
-    softmax_dtype: ir.DataType | None = None
-    masks_widened: bool = False
-    scale_within_cap: float | None = None
-    problem: str = ""
-
-    @property
-    def softcap(self) -> float | None:
-        """C of c·tanh(scores/c): the factor that is applied after the tanh."""
-        return None if self.scale_within_cap is None else self.scale / self.scale_within_cap
-
-
 def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
-    scores = _walk_up(softmax.inputs[0], graphs)
+    scores = scores_above(softmax.inputs[0], graphs)
     if scores is None:
         return None
-    below = follow_probabilities(softmax, graphs[0].dtype(softmax.outputs[0]))
+    last = _sink_dropped(softmax, graphs) if scores.sink else softmax
+    if last is None:
+        return None
+    below = follow_probabilities(last, graphs[0].dtype(softmax.outputs[0]))
     if below is None:
         return None
     query, key = scores.product.inputs
@@ -114,16 +98,37 @@ def _from_softmax(softmax: ir.Node, graphs: Graphs) -> AttentionSite | None:
     assert query is not None
     assert key is not None
     assert value is not None
-    nodes = [scores.product, *scores.nodes, softmax, *below.nodes, below.product]
+    anchor = [softmax] if last is softmax else [softmax, last]
+    nodes = [scores.product, *scores.nodes, *anchor, *below.nodes, below.product]
     site = AttentionSite(
         "", "pattern", nodes, query, key, value, below.product.outputs[0],
         key_transposed=True, scale=scores.scale, terms=scores.terms,
         softmax_dtype=scores.softmax_dtype, masks_widened=scores.masks_widened,
         softcap=scores.softcap,
-        weights_returned=below.returned,
+        weights_returned=below.returned or (last is not softmax and _used_beside(softmax, last)),
+        sink=scores.sink,
     )  # fmt: skip
     site.problem = scores.problem or _softmax_problem(softmax, graphs[0])
     return site
+
+
+def _sink_dropped(softmax: ir.Node, graphs: Graphs) -> ir.Node | None:
+    """The Slice behind a softmax that leaves out its last column, which is the sink's."""
+    for use in softmax.outputs[0].uses():
+        node = use.node
+        if node.op_type != "Slice" or node.domain or node.inputs[1] is None:
+            continue
+        lengths = [(g.shape(softmax.outputs[0]), g.shape(node.outputs[0])) for g in graphs]
+        cut = all(a and b and b == (*a[:-1], a[-1] - 1) for a, b in lengths)
+        starts = graphs[0].data(node.inputs[1])
+        if cut and starts is not None and not starts.any():
+            return node
+    return None
+
+
+def _used_beside(node: ir.Node, user: ir.Node) -> bool:
+    value = node.outputs[0]
+    return value.is_graph_output() or any(use.node is not user for use in value.uses())
 
 
 def _softmax_problem(softmax: ir.Node, graph: ConcreteGraph) -> str:
@@ -141,94 +146,3 @@ def _default_axis(softmax: ir.Node) -> int:
     graph = softmax.graph
     opset = graph.opset_imports.get("", 13) if isinstance(graph, ir.Graph) else 13
     return -1 if opset >= 13 else 1
-
-
-def _walk_up(value: ir.Value | None, graphs: Graphs, depth: int = 0) -> _Scores | None:
-    """From the softmax's input to the product of Q and K; None where there is no such product."""
-    node = value.producer() if value is not None else None
-    if node is None or node.domain or depth > 12:
-        return None
-    if node.op_type == "MatMul":
-        return _Scores(node) if not any(_is_weight(v) for v in node.inputs) else None
-    step = _STEPS.get(node.op_type)
-    return step(node, graphs, depth) if step is not None else None
-
-
-def _through(node: ir.Node, value: ir.Value | None, graphs: Graphs, depth: int) -> _Scores | None:
-    scores = _walk_up(value, graphs, depth + 1)
-    if scores is not None:
-        scores.nodes.append(node)
-    return scores
-
-
-def _step_cast(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    scores = _through(node, node.inputs[0], graphs, depth)
-    if scores is not None:
-        scores.softmax_dtype = graphs[0].dtype(node.outputs[0])
-        scores.masks_widened = not scores.terms
-    return scores
-
-
-def _step_identity(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    return _through(node, node.inputs[0], graphs, depth)
-
-
-def _step_scale(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    """Mul or Div by one number, on either side."""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        factor = static_scalar(other, graphs)
-        if factor is None or (node.op_type == "Div" and other is node.inputs[0]):
-            continue
-        scores = _through(node, value, graphs, depth)
-        if scores is not None:
-            scores.scale *= factor if node.op_type == "Mul" else 1.0 / factor
-            if scores.terms:
-                scores.problem = "the scale is applied after the mask"
-        return scores
-    return None
-
-
-def _step_add(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    """Scores and a mask, in either order."""
-    for value, other in (node.inputs, node.inputs[::-1]):
-        scores = _through(node, value, graphs, depth)
-        if scores is not None and other is not None:
-            scores.terms.append(MaskTerm("additive", other))
-            return scores
-    return None
-
-
-def _step_where(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    """Where(visible, scores, fill) or Where(hidden, fill, scores)."""
-    condition, when_true, when_false = node.inputs
-    for value, other, inverted in ((when_true, when_false, False), (when_false, when_true, True)):
-        fill = constant_scalar(other)
-        if fill is None or condition is None:
-            continue
-        scores = _through(node, value, graphs, depth)
-        if scores is not None:
-            scores.terms.append(MaskTerm("bool", condition, inverted, fill))
-            return scores
-    return None
-
-
-def _step_softcap(node: ir.Node, graphs: Graphs, depth: int) -> _Scores | None:
-    scores = _through(node, node.inputs[0], graphs, depth)
-    if scores is not None:
-        scores.scale_within_cap = scores.scale
-    return scores
-
-
-_STEPS = {
-    "Add": _step_add,
-    "Cast": _step_cast,
-    "Div": _step_scale,
-    "Identity": _step_identity,
-    "Mul": _step_scale,
-    "Tanh": _step_softcap,
-    "Where": _step_where,
-}
-
-
-def _is_weight(value: ir.Value | None) -> bool:
-    return value is not None and value.const_value is not None

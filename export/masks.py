@@ -40,9 +40,10 @@ def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
         elif meaning != "nothing":
             kept.append(term)
     site.terms = kept
-    site.dead_rows = any(_may_hide_a_row(term, graphs) for term in kept) or any(
+    dead = any(_may_hide_a_row(term, graphs) for term in kept) or any(
         _hide_a_row_together(site, graph) for graph in graphs
     )
+    site.dead_rows = dead and not site.sink  # a sink is never hidden, and takes the whole row
 
 
 def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:

@@ -61,6 +61,7 @@ class AttentionInfo(Record):
         dead_rows: Whether some input can leave a query without a single visible key.
         softcap: c where the scores are c·tanh(scores/c).
         weights_returned: Whether the probabilities are used for something else as well.
+        sink: Whether the softmax has one more score a row, of which no value is taken (gpt-oss).
         recognised: Whether the passes understand it.
         reason: Why it is not understood, or why it is left as it is all the same; else empty.
     """
@@ -77,13 +78,15 @@ class AttentionInfo(Record):
     dead_rows: bool
     softcap: float | None = None
     weights_returned: bool = False
+    sink: bool = False
     recognised: bool
     reason: str = ""
 
     @property
     def rewritable(self) -> bool:
         """Whether the passes write it anew."""
-        return self.recognised and self.softcap is None and not self.weights_returned
+        left = self.softcap is not None or self.weights_returned or self.sink
+        return self.recognised and not left
 
 
 class ProjectionGroup(Record):

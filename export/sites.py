@@ -61,6 +61,7 @@ class AttentionSite:
         masks_widened: Whether masks are applied in that dtype, too, and not before the cast.
         softcap: c where the scores are c·tanh(scores/c); None where they are not capped.
         weights_returned: Whether the probabilities are used for something else as well.
+        sink: Whether the softmax has one more score a row, of which no value is taken.
         sizes: (H,Hkv,Dh) as the operands' shapes say them, where these are four-dimensional.
         problem: Why it is not understood; empty where it is.
     """
@@ -83,6 +84,7 @@ class AttentionSite:
     masks_widened: bool = False
     softcap: float | None = None
     weights_returned: bool = False
+    sink: bool = False
     sizes: tuple[int, int, int] | None = None
     problem: str = ""
     chains: dict[Operand, Chain] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class AttentionSite:
             dead_rows=self.dead_rows,
             softcap=self.softcap,
             weights_returned=self.weights_returned,
+            sink=self.sink,
             recognised=not self.problem,
             reason=self.problem or self.left_alone,
         )
@@ -120,6 +123,11 @@ class AttentionSite:
         """Why it is understood and still not rewritten; empty where it is rewritten."""
         if self.softcap is not None:
             return "softcap: no engine has a fused kernel for it, so it is left as it is"
+        if self.sink:
+            return (
+                "sink: the softmax has one more score a row, of which no value is taken, and no "
+                "engine has a fused kernel for it, so it is left as it is"
+            )
         if self.weights_returned:
             return (
                 "the attention weights are used or returned as well, which no fused kernel gives: "

@@ -23,7 +23,7 @@ from tests.export.nets import (
     softmax,
     square,
 )
-from tests.export.ways_masks import HIDDEN, HIDES, float_input
+from tests.export.ways_masks import HIDDEN, HIDES, bool_input, float_input
 from tests.export.ways_scores import (
     NORMALISES,
     SCALE,
@@ -31,6 +31,7 @@ from tests.export.ways_scores import (
     bmm_attention,
     operator_attention,
     products,
+    with_sink,
 )
 
 from attnport.export.records import AttentionInfo
@@ -145,6 +146,44 @@ def test_weights_that_something_else_reads() -> None:
     mean = net.op("ReduceMean", weights, [1])
     found = only(net.model(merge_heads(net, net.op("MatMul", weights, v)), mean))
     assert "weights are used or returned" in found.reason
+
+
+@pytest.mark.parametrize("hide", ["nothing", "causal", "padding"])
+def test_a_sink_is_described_with_the_reason(hide: str) -> None:
+    def hidden(net: Net, scores: str) -> str:
+        if hide == "nothing":
+            return scores
+        visible = causal_visible(net) if hide == "causal" else bool_input(net)
+        return net.op("Where", visible, scores, HIDDEN)
+
+    found = only(self_attention(hide=hidden, normalise=with_sink))
+    assert (found.recognised, found.sink, found.rewritable) == (True, True, False)
+    assert found.reason.startswith("sink")
+    assert (found.heads, found.head_size, found.causal) == (HEADS, SIZE, hide == "causal")
+    assert not found.dead_rows  # where all keys are hidden the sink takes the row
+
+
+def test_what_stands_behind_a_sink_is_named() -> None:
+    def scaled_behind(net: Net, scores: str) -> str:
+        column = net.op("Slice", scores, [0], [1], [3])
+        late = net.op("Mul", net.op("Concat", scores, column, axis=-1), 0.5)
+        return net.op("Slice", softmax(net, late), [0], [-1], [3], [1])
+
+    found = only(self_attention(normalise=scaled_behind))
+    assert not found.recognised
+    assert "behind the sink" in found.reason
+
+
+def test_a_sink_whose_weight_is_kept_is_no_sink() -> None:
+    """One more score, and one more value: a key like any other, written beside the rest."""
+
+    def kept(net: Net, scores: str) -> str:
+        column = net.op("Slice", scores, [0], [1], [3])
+        weights = softmax(net, net.op("Concat", scores, column, axis=-1))
+        return net.op("Slice", weights, [1], [1 << 40], [3], [1])
+
+    (found,) = inspect_net(self_attention(normalise=kept)).attentions
+    assert not found.recognised
 
 
 def test_a_scale_after_the_mask_is_named() -> None:

@@ -49,7 +49,13 @@ from tests.export.ways_masks import (
     bool_input,
     pad,
 )
-from tests.export.ways_scores import NORMALISES, SCORES, bmm_attention, operator_attention
+from tests.export.ways_scores import (
+    NORMALISES,
+    SCORES,
+    bmm_attention,
+    operator_attention,
+    with_sink,
+)
 
 from attnport.export.arrays import numpy_dtype
 from attnport.export.records import Form
@@ -172,6 +178,15 @@ def test_causality_as_the_operator() -> None:
 def test_softmaxes(written: str) -> None:
     dtype = "float16" if "fp32" in written else "float32"
     assert_kept(self_attention(normalise=NORMALISES[written], dtype=dtype))
+
+
+def test_a_sink_is_left_beside_the_merged_projections() -> None:
+    model = self_attention(
+        hide=lambda n, s: n.op("Where", bool_input(n), s, HIDDEN), normalise=with_sink
+    )
+    after = assert_kept(model)
+    _, again = passed(after)
+    assert again.changed == 0
 
 
 def test_a_guard_that_lived_on_nan_gives_dead_rows_zero() -> None:

@@ -83,6 +83,7 @@ NORMALISES: dict[str, Callable[[Net, str], str]] = {
         "Cast", _guarded(n, softmax(n, n.op("Cast", s, to=TensorProto.FLOAT)), np.float32),
         to=TensorProto.FLOAT16,
     ),
+    "less the largest of its row": lambda n, s: softmax(n, _less_largest(n, s)),
     "with an Identity": lambda n, s: n.op("Identity", softmax(n, s)),
     "with a Dropout": lambda n, s: n.op("Dropout", softmax(n, s)),
 }  # fmt: skip
@@ -91,6 +92,23 @@ NORMALISES: dict[str, Callable[[Net, str], str]] = {
 def _guarded(net: Net, weights: str, kind: type[np.floating] | None = None) -> str:
     zero = np.array(0, kind or net.kind)
     return net.op("Where", net.op("IsNaN", weights), zero, weights)
+
+
+def _less_largest(net: Net, scores: str) -> str:
+    return net.op("Sub", scores, net.op("ReduceMax", scores, [-1], keepdims=1))
+
+
+def with_sink(net: Net, scores: str, column: str | None = None) -> str:
+    """One more score for each row, as gpt-oss has it; its probability is dropped."""
+    if column is None:
+        sinks = np.array([0.5, -1.0], np.float32).reshape(1, HEADS, 1, 1)
+        rows = net.op("Shape", scores, start=2, end=3)
+        batch = net.op("Shape", scores, start=0, end=1)
+        sizes = net.op("Concat", batch, [HEADS], rows, [1], axis=0)
+        column = net.op("Expand", sinks, sizes)
+    together = net.op("Concat", scores, column, axis=-1)
+    weights = softmax(net, _less_largest(net, together))
+    return net.op("Slice", weights, [0], [-1], [3], [1])
 
 
 def bmm_attention() -> onnx.ModelProto:
