@@ -201,6 +201,13 @@ def _holes(b: int, n: int) -> Args:
     return randn(b, n, D), mask
 
 
+def _left_padded(b: int, n: int) -> Args:
+    """The first keys of every second item are padding."""
+    mask = torch.ones(b, n, dtype=torch.int64)
+    mask[::2, : n // 2] = 0
+    return randn(b, n, D), mask
+
+
 def _triangle(b: int, n: int) -> Args:
     return randn(b, n, D), torch.ones(1, 1, n, n, dtype=torch.bool).tril()
 
@@ -214,6 +221,7 @@ BY_HAND = (
     Case("normalised-heads-by-hand", lambda: NormalisedHeads(by_hand=True), x_at, (X,), AXES),
     Case("rms-normalised-heads", RmsNormalisedHeads, x_at, (X,), AXES),
     Case("lowest-float", lambda: Encoder(_LOWEST), _holes, (X, X), AXES),
+    Case("left-padding", lambda: Encoder(_LOWEST), _left_padded, (X, X), AXES),
     Case("minus-10000", lambda: Encoder(-1e4), _holes, (X, X), AXES),
     Case(
         "cross",
