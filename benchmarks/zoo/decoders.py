@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.zoo import wrappers
 from benchmarks.zoo.architecture import VOCABULARY, Architecture, D, H, seeded, token_ids, visible
+from benchmarks.zoo.limits import SINKS, SOFTCAP
 from torch import nn
 
 _SIZES = {
@@ -165,7 +166,7 @@ DECODERS = (
         head_dim=16,
         sliding_window=8,
         attn_implementation="eager",
-        unfusable={"softcap: TensorRT has no fused kernel that caps scores": 2},
+        unfusable={SOFTCAP: 2},
     ),
     _decoder(
         "gemma3",
@@ -240,6 +241,6 @@ DECODERS = (
         sliding_window=8,
         experts_implementation="batched_mm",
         attn_implementation="eager",
-        unfusable={"sinks: a column of scores with no key has no place in a fused kernel": 2},
+        unfusable={SINKS: 2},
     ),
 )

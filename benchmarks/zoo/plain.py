@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 from benchmarks.zoo.architecture import Architecture, B, D, H, S, activation, seeded
+from benchmarks.zoo.limits import SOFTCAP
 from torch import nn
 
 _X = {0: "batch", 1: "seq"}
@@ -216,7 +217,7 @@ PLAIN = (
     _plain(
         "softcap",
         lambda: Separate(softcapped),
-        unfusable={"softcap: TensorRT has no fused kernel that caps scores": 1},
+        unfusable={SOFTCAP: 1},
     ),
     _plain("grouped-sdpa", lambda: Separate(grouped, kv_heads=2), causal=1),
     _plain("grouped-repeat", lambda: Separate(repeated, kv_heads=2)),

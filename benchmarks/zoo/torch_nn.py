@@ -16,6 +16,7 @@ from benchmarks.zoo.architecture import (
     activation,
     seeded,
 )
+from benchmarks.zoo.limits import WEIGHTS
 from torch import nn
 
 _X = {0: "batch", 1: "seq"}
@@ -150,7 +151,7 @@ TORCH_NN = (
         _PACKED,
         1,
         1,
-        unfusable={"the softmax weights are an output, so they must be written": 1},
+        unfusable={WEIGHTS: 1},
     ),
     _nn_two(
         "nn-mha-cross",
