@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from attnport.axes import Axis
+from attnport.axes import Axis, with_sums
 from attnport.errors import UsageError
 from attnport.export.records import Record
 
@@ -135,7 +135,7 @@ def parse_profile(text: str) -> dict[str, Sizes]:
 def profile_axes(
     profiles: Sequence[Mapping[str, Sizes]], axes: Mapping[str, Axis]
 ) -> tuple[dict[str, Axis], ...]:
-    """The ranges of every axis in every profile.
+    """The ranges of every axis in every profile; of derived ones as they follow there.
 
     Args:
         profiles: Where each differs from the bundle; none for one profile that does not.
@@ -145,8 +145,10 @@ def profile_axes(
         UsageError: If an axis does not exist, or a range leaves the bundle's.
     """
     return tuple(
-        dict(axes)
-        | {name: _within(number, Axis(name, *sizes), axes) for name, sizes in own.items()}
+        with_sums(
+            dict(axes)
+            | {name: _within(number, Axis(name, *sizes), axes) for name, sizes in own.items()}
+        )
         for number, own in enumerate(profiles or ({},))
     )
 
@@ -158,6 +160,11 @@ def _within(number: int, asked: Axis, axes: Mapping[str, Axis]) -> Axis:
         raise UsageError(
             f"profile {number} gives the axis {asked.name!r}, which the bundle has not; its axes: "
             f"{known}"
+        )
+    if whole.terms:
+        raise UsageError(
+            f"profile {number} gives the axis {asked.name!r}, which follows from others "
+            f"({whole.rule}): give those"
         )
     if asked.min < whole.min or asked.max > whole.max:
         raise UsageError(

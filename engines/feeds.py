@@ -41,6 +41,13 @@ def compile_check(
     """
     compiled = tuple(_compile(spec) for spec in inputs)
     names = {spec.name for spec in inputs}
+    present = {name for item in compiled for _, name in item.named}
+    sums = tuple(
+        axis
+        for axis in axes.values()
+        if axis.terms and {axis.name, *(t for t in axis.terms if isinstance(t, str))} <= present
+    )
+    limited = tuple(item.spec for item in compiled if item.spec.high or item.spec.room)
 
     def check(feeds: Feeds) -> dict[str, np.ndarray]:
         if feeds.keys() != names:
@@ -62,6 +69,11 @@ def compile_check(
             checked[item.spec.name] = (
                 array if array.flags.c_contiguous else np.ascontiguousarray(array)
             )
+        for axis in sums:
+            if axis.size_among(sizes) != sizes[axis.name]:
+                raise InputError(_contradicts(axis, sizes, inputs))
+        for spec in limited:
+            _require_within(spec, checked[spec.name], sizes)
         return checked
 
     return check
@@ -124,6 +136,40 @@ def _unequal(item: _Input, at: int, expected: int, shape: tuple[int, ...]) -> st
         f"input {item.spec.name!r} has size {shape[at]} at dimension {at} ({item.spec.shape[at]}), "
         f"and {expected} was given before for that axis: give it one size everywhere"
     )
+
+
+def _contradicts(axis: Axis, sizes: Mapping[str, int], inputs: Sequence[TensorSpec]) -> str:
+    """Such as `total = past + seq: past is 4 (past_key_0), seq 1 (x), so total is 5, …`."""
+
+    def place(name: str) -> str:
+        return next(spec.name for spec in inputs if name in spec.shape)
+
+    parts = ", ".join(f"{t} is {sizes[t]} ({place(t)})" for t in axis.terms if isinstance(t, str))
+    return (
+        f"input {place(axis.name)!r} has {axis.name} {sizes[axis.name]}, and {axis.rule}: {parts}, "
+        f"so give it {axis.size_among(sizes)} there"
+    )
+
+
+def _require_within(spec: TensorSpec, array: np.ndarray, sizes: Mapping[str, int]) -> None:
+    """Refuses indices that a table or a cache has no place for; engines read beside it instead."""
+    if not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if spec.room is None:
+        most = (spec.high or 0) - 1
+        if low < 0 or high > most:
+            raise InputError(
+                f"input {spec.name!r} holds {low if low < 0 else high}, and the graph's table "
+                f"goes from 0 to {most}: give {spec.role.replace('_', ' ')} within it"
+            )
+        return
+    length, rows = (dim if isinstance(dim, int) else sizes.get(dim, 0) for dim in spec.room)
+    if low < 0 or high + rows > length:
+        raise InputError(
+            f"input {spec.name!r} holds {low if low < 0 else high}, and {rows} rows from there do "
+            f"not fit a cache of {length}: the cache is full, or give 0 to {length - rows}"
+        )
 
 
 def _out_of_range(item: _Input, at: int, axis: Axis, shape: tuple[int, ...]) -> str:

@@ -100,6 +100,7 @@ def _rounds(names: Iterable[str], axes: Mapping[str, Axis]) -> list[Sizes]:
         for sizes, size in zip(rounds, _within(axis, *wanted) if axis else wanted, strict=True):
             sizes[symbol] = size
     for sizes in rounds:
+        sizes.update({name: _derived(axes.get(name), sizes) or sizes[name] for name in symbols})
         sizes.update({name: _computed(name, sizes) or sizes[name] for name in symbols})
     return rounds
 
@@ -110,6 +111,12 @@ def _within(axis: Axis, first: int, second: int) -> tuple[int, int]:
         first, second = axis.min + first, axis.min + second
     first, second = min(axis.max, first), min(axis.max, second)
     return first, second if second != first else max(axis.min, first - 1)
+
+
+def _derived(axis: Axis | None, sizes: Sizes) -> int | None:
+    """The size of an axis that is declared as the sum of others."""
+    known = axis is not None and all(isinstance(t, int) or t in sizes for t in axis.terms)
+    return axis.size_among(sizes) if axis is not None and axis.terms and known else None
 
 
 def _computed(name: str, sizes: Sizes) -> int | None:

@@ -23,7 +23,7 @@ from attnport.export.digests import file_sha256 as file_sha256
 from attnport.export.digests import remembered_sha256
 from attnport.export.records import CaseRecord, Manifest
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 
@@ -98,7 +98,11 @@ class Bundle:
 
     @property
     def axes(self) -> dict[str, Axis]:
-        return {name: Axis(name, *sizes) for name, sizes in self.manifest.axes.items()}
+        terms = self.manifest.derived_axes
+        return {
+            name: Axis(name, *sizes, terms.get(name, ()))
+            for name, sizes in self.manifest.axes.items()
+        }
 
     @property
     def hash(self) -> str:

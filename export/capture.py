@@ -25,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnport.axes import Axis
 from attnport.errors import ModuleError, NarrowedRangeError
 from attnport.export import capture_operator
+from attnport.export.derived_axes import name_derived_axes, require_declared_sums
 from attnport.export.dynamic_shapes import Example, torch_shapes
 from attnport.export.module_forms import dtype_name, slow_path
 
@@ -62,6 +63,7 @@ def onnx_from_module(
                 f"torch.onnx has no translation for {type(module).__name__}: {_summary(err)}"
             ) from err
     assert onnx_program is not None
+    name_derived_axes(onnx_program.model.graph, example, axes)
     return onnx_program.model
 
 
@@ -91,11 +93,9 @@ def _require_that_it_runs(module: torch.nn.Module, example: Example) -> None:
     try:
         module(*example.args, **example.kwargs)
     except Exception as err:
-        values = (*example.args, *example.kwargs.values())
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
         given = ", ".join(
             f"{name} {dtype_name(tensor.dtype)} {tuple(tensor.shape)}"
-            for name, tensor in zip(example.names, tensors, strict=True)
+            for name, tensor in zip(example.names, example.tensors, strict=True)
         )
         first = (str(err).strip() or type(err).__name__).splitlines()[0]
         raise ModuleError(
@@ -157,12 +157,16 @@ def _require_declared_ranges(
                 f"graph is right for {low} to {high} only{at}: narrow the axis, or write the "
                 "module so that it does not ask for the size"
             )
+    sizes = {
+        name: _placeholder_sizes(program, name) for name, dims in example.dims.items() if dims
+    }
+    require_declared_sums(sizes, example, axes)
 
 
 def _dynamic_dims(example: Example, axes: Mapping[str, Axis]) -> Iterator[tuple[str, int, Axis]]:
     for name, dims in example.dims.items():
         for dim, symbol in dims.items():
-            if axes[symbol].min < axes[symbol].max:
+            if axes[symbol].min < axes[symbol].max and not axes[symbol].terms:
                 yield name, dim, axes[symbol]
 
 

@@ -59,7 +59,8 @@ def visible(
     Args:
         spec: The input.
         shape: Its sizes in this case.
-        kind: One of MASKS or FURTHER_MASKS; one that does not apply leaves everything visible.
+        kind: One of MASKS or FURTHER_MASKS; or "prefix": query i sees keys 0..i, however many
+            there are. One that does not apply leaves everything visible.
         rng: Of what is drawn.
     """
     if not shape:  # a flag for the whole call: it hides no keys
@@ -68,6 +69,10 @@ def visible(
     if kind in ("right-padding", "left-padding"):
         return _padding(shape, kind, rng)
     if kind == "causal" and rows:
+        # Keys beyond the queries are those of a past, all visible.
+        past = max(shape[-1] - shape[-2], 0)
+        return np.broadcast_to(np.tri(shape[-2], shape[-1], past).astype(bool), shape).copy()
+    if kind == "prefix" and rows:
         return np.broadcast_to(np.tri(shape[-2], shape[-1]).astype(bool), shape).copy()
     if kind == "block" and rows:
         return _blocks(shape)

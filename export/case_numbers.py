@@ -56,12 +56,24 @@ def array(
     if spec.role == "token_ids":
         return rng.integers(0, spec.high or 2, shape).astype(dtype)
     if spec.role == "positions":
-        return np.broadcast_to(np.arange(shape[-1]) if shape else 0, shape).astype(dtype)
+        return _positions(spec, shape, sizes).astype(dtype)
+    if spec.role == "write_at" and spec.room is not None:
+        if mask == "prefix":  # what is written is what is seen: from the first row on
+            return np.zeros(shape, dtype)
+        room, rows = (_size(spec, dim, sizes) for dim in spec.room)
+        return rng.integers(0, max(room - rows, 0) + 1, shape).astype(dtype)
     if spec.role == "lengths":
         return rng.integers(1, max(sizes.values(), default=1) + 1, shape).astype(dtype)
     if dtype.kind in "biu":
         return rng.integers(0, 2, shape).astype(dtype)
     return _activation(shape, dtype, magnitude, rng)
+
+
+def _positions(spec: TensorSpec, shape: tuple[int, ...], sizes: Mapping[str, int]) -> np.ndarray:
+    """0, 1, … or what comes after the tokens before; from 0 again where a table has no more."""
+    start = sizes.get(spec.after, 0)
+    found = np.arange(start, start + shape[-1]) if shape else np.array(start)
+    return np.broadcast_to(found % spec.high if spec.high else found, shape)
 
 
 def _activation(

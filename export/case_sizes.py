@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from attnport.axes import Axis
+from attnport.axes import Axis, plain_axes, sizes_with_sums, with_sums
 from attnport.errors import UsageError
 
 Sizes = dict[str, int]
@@ -22,40 +22,46 @@ def capped(axes: Mapping[str, Axis], caps: Mapping[str, int]) -> dict[str, Axis]
         if name not in axes:
             raise UsageError(f"there is no axis {name!r} to cap; the axes are {', '.join(axes)}")
         axis = axes[name]
+        if axis.terms:
+            raise UsageError(f"axis {name} follows from others ({axis.rule}): cap those")
         if cap < axis.min:
             raise UsageError(f"axis {name} starts at {axis.min}: a cap of {cap} leaves no case")
         found[name] = Axis(name, axis.min, min(axis.opt, cap), min(axis.max, cap))
-    return found
+    return with_sums(found)
 
 
 def first_sizes(axes: Mapping[str, Axis]) -> dict[str, Sizes]:
-    """Named sizes: min, opt, max, one in between, and each axis alone at its minimum."""
+    """Named sizes: min, opt, max, one in between, and each axis alone at its minimum.
+
+    An axis that may be empty is alone at 1, too.
+    """
+    plain = plain_axes(axes)
+    between = {name: _between(axis, place) for place, (name, axis) in enumerate(plain.items())}
     found = {
-        "between": {n: _between(axis, place) for place, (n, axis) in enumerate(axes.items())},
-        "min": {name: axis.min for name, axis in axes.items()},
-        "opt": {name: axis.opt for name, axis in axes.items()},
-        "max": {name: axis.max for name, axis in axes.items()},
+        "between": between,
+        "min": {name: axis.min for name, axis in plain.items()},
+        "opt": {name: axis.opt for name, axis in plain.items()},
+        "max": {name: axis.max for name, axis in plain.items()},
     }
-    for lowest in axes:
-        found[f"{lowest}-{axes[lowest].min}"] = {
-            name: axis.min if name == lowest else found["between"][name]
-            for name, axis in axes.items()
+    for alone, axis in plain.items():
+        found |= {
+            f"{alone}-{size}": {**between, alone: size} for size in (axis.min, 1) if size in axis
         }
-    return _distinct(found)
+    return _distinct(found, axes)
 
 
 def further_sizes(axes: Mapping[str, Axis]) -> dict[str, Sizes]:
     """A prime beyond opt, one just above min, and each axis alone at its maximum and at opt ± 1."""
-    between = first_sizes(axes)["between"]
+    plain, between = plain_axes(axes), first_sizes(axes)["between"]
     found = {
-        "low-primes": {name: _prime_above(axis.min, axis.max) for name, axis in axes.items()},
-        "high-primes": {name: _prime_above(axis.opt, axis.max) for name, axis in axes.items()},
+        "low-primes": {name: _prime_above(axis.min, axis.max) for name, axis in plain.items()},
+        "high-primes": {name: _prime_above(axis.opt, axis.max) for name, axis in plain.items()},
     }
-    for alone, axis in axes.items():
+    for alone, axis in plain.items():
         for size in (axis.opt - 1, axis.opt + 1, axis.max):
             if axis.min <= size <= axis.max:
                 found[f"{alone}-{size}"] = {**between, alone: size}
-    return {name: sizes for name, sizes in _distinct(found).items() if sizes != between}
+    return {name: sizes for name, sizes in _distinct(found, axes).items() if sizes != between}
 
 
 def largest_sizes(axes: Mapping[str, Axis], fits: Callable[[Sizes], bool]) -> Sizes | None:
@@ -70,7 +76,10 @@ def largest_sizes(axes: Mapping[str, Axis], fits: Callable[[Sizes], bool]) -> Si
     """
 
     def at(part: float) -> Sizes:
-        return {name: _part_of_the_way(axis, part) for name, axis in axes.items()}
+        plain = plain_axes(axes)
+        return sizes_with_sums(
+            axes, {name: _part_of_the_way(axis, part) for name, axis in plain.items()}
+        )
 
     if fits(at(1.0)):
         return at(1.0)
@@ -89,11 +98,12 @@ def _part_of_the_way(axis: Axis, part: float) -> int:
     return min(max(size, axis.min), axis.max)
 
 
-def _distinct(found: Mapping[str, Sizes]) -> dict[str, Sizes]:
+def _distinct(found: Mapping[str, Sizes], axes: Mapping[str, Axis]) -> dict[str, Sizes]:
+    """Each set of sizes once, under its first name, with the sizes of the derived axes."""
     unique: dict[tuple[tuple[str, int], ...], str] = {}
     for name, sizes in found.items():
         unique.setdefault(tuple(sorted(sizes.items())), name)
-    return {name: found[name] for name in found if name in unique.values()}
+    return {name: sizes_with_sums(axes, found[name]) for name in found if name in unique.values()}
 
 
 def _between(axis: Axis, place: int) -> int:

@@ -26,6 +26,9 @@ class Example:
         names: For each tensor among them its name, in the order of forward's parameters.
         dims: For each of these names which axis stands at which dimension.
         others: The names of arguments that are no tensors (None, a flag).
+        tensors: The tensors, in the order of `names`.
+        rest: Of a forward with *args the parameter's name, and the names of the tensors in it.
+        keywords: The same of **kwargs.
     """
 
     args: tuple[Any, ...]
@@ -33,6 +36,9 @@ class Example:
     names: tuple[str, ...]
     dims: dict[str, dict[int, str]]
     others: tuple[str, ...] = ()
+    tensors: tuple[torch.Tensor, ...] = ()
+    rest: tuple[str, tuple[str, ...]] | None = None
+    keywords: tuple[str, tuple[str, ...]] | None = None
 
 
 def bind_example(
@@ -61,16 +67,23 @@ def bind_example(
         ) from err
     named = _named_tensors(bound, signature)
     dims = _dims_by_name(dynamic_shapes, list(bound.arguments), named, axes)
-    unused = set(axes) - {axis for by_dim in dims.values() for axis in by_dim.values()}
+    used = {axis for by_dim in dims.values() for axis in by_dim.values()}
+    unused = set(axes) - used - {t for axis in axes.values() for t in axis.terms}
     if unused:
         raise UsageError(
             f"the axes {', '.join(sorted(unused))} are given but no input has them: name them in "
             "dynamic_shapes, or leave them out"
         )
+    _require_sums(named, dims, axes)
     enlarged = {
         name: _enlarged(name, tensor, dims.get(name, {}), axes) for name, tensor in named.items()
     }
     _require_one_size(enlarged, dims, axes)
+    sizes = {axis: enlarged[n].shape[at] for n, by in dims.items() for at, axis in by.items()}
+    enlarged = {
+        name: _as_long_as_the_sum(tensor, dims.get(name, {}), axes, sizes)
+        for name, tensor in enlarged.items()
+    }
     replace = {id(named[name]): tensor for name, tensor in enlarged.items()}
     return Example(
         args=tuple(replace.get(id(arg), arg) for arg in args),
@@ -78,6 +91,9 @@ def bind_example(
         names=tuple(named),
         dims={name: dims.get(name, {}) for name in named},
         others=tuple(name for name, value in bound.arguments.items() if _is_plain(value)),
+        tensors=tuple(enlarged.values()),
+        rest=_gathered(bound, signature, inspect.Parameter.VAR_POSITIONAL),
+        keywords=_gathered(bound, signature, inspect.Parameter.VAR_KEYWORD),
     )
 
 
@@ -103,6 +119,19 @@ def _named_tensors(
     return named
 
 
+def _gathered(
+    bound: inspect.BoundArguments, signature: inspect.Signature, kind: inspect._ParameterKind
+) -> tuple[str, tuple[str, ...]] | None:
+    """The parameter of this kind with what `_named_tensors` calls the tensors in it."""
+    for name, value in bound.arguments.items():
+        if signature.parameters[name].kind is kind:
+            names = (
+                value if isinstance(value, dict) else [f"{name}_{i}" for i in range(len(value))]
+            )
+            return name, tuple(names)
+    return None
+
+
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str))
 
@@ -122,7 +151,8 @@ def _dims_by_name(
     else:
         entries = list(given)
         flat = [e for entry in entries for e in (entry if _is_nested(entry) else [entry])]
-        names = list(named) if any(map(_is_nested, entries)) else list(parameters)
+        one_each = any(map(_is_nested, entries)) or len(flat) > len(parameters)  # of *args, too
+        names = list(named) if one_each else list(parameters)
         if len(flat) > len(names):
             raise UsageError(
                 f"dynamic_shapes has {len(flat)} entries for {len(names)} inputs "
@@ -168,13 +198,57 @@ def _enlarged(
     for dim, symbol in dims.items():
         axis = axes[symbol]
         size = tensor.shape[dim]
+        if axis.terms:
+            continue
         if size == 1 and axis.max >= 2:
             tensor = torch.cat([tensor, tensor], dim)
+        elif size == 0 and axis.max >= 2:
+            shape = [2 if at == dim else length for at, length in enumerate(tensor.shape)]
+            tensor = tensor.new_zeros(shape)
         elif axis.min == axis.max and size != axis.min:
             raise UsageError(
                 f"axis {symbol!r} is fixed at {axis.min}, and dimension {dim} of the example "
                 f"{name} has {size}: give an example of that size"
             )
+    return tensor
+
+
+def _require_sums(
+    tensors: Mapping[str, torch.Tensor],
+    dims: Mapping[str, Mapping[int, str]],
+    axes: Mapping[str, Axis],
+) -> None:
+    """In the example as it is given, a derived axis is as long as its terms together."""
+    found = {
+        axis: (name, dim, tensors[name].shape[dim])
+        for name, by_dim in dims.items()
+        for dim, axis in by_dim.items()
+    }
+    sizes = {axis: size for axis, (_, _, size) in found.items()}
+    for symbol, (name, dim, size) in found.items():
+        axis = axes[symbol]
+        known = all(not isinstance(term, str) or term in sizes for term in axis.terms)
+        if axis.terms and known and axis.size_among(sizes) != size:
+            given = ", ".join(f"{t} {sizes[t]}" for t in axis.terms if isinstance(t, str))
+            raise UsageError(
+                f"axis {axis.rule}, and dimension {dim} of the example {name} has {size} where "
+                f"{given} make {axis.size_among(sizes)}: give an example of that size, or declare "
+                "the axis otherwise"
+            )
+
+
+def _as_long_as_the_sum(
+    tensor: torch.Tensor,
+    dims: Mapping[int, str],
+    axes: Mapping[str, Axis],
+    sizes: Mapping[str, int],
+) -> torch.Tensor:
+    """Repeats what is short of a derived axis, whose terms may have been enlarged."""
+    for dim, symbol in dims.items():
+        axis = axes[symbol]
+        if axis.terms and all(not isinstance(t, str) or t in sizes for t in axis.terms):
+            index = torch.arange(axis.size_among(sizes), device=tensor.device) % tensor.shape[dim]
+            tensor = tensor.index_select(dim, index)
     return tensor
 
 
@@ -188,6 +262,8 @@ def _require_one_size(
     for name, by_dim in dims.items():
         for dim, symbol in by_dim.items():
             size, axis = tensors[name].shape[dim], axes[symbol]
+            if axis.terms:
+                continue
             if size not in axis:
                 raise UsageError(
                     f"axis {symbol!r} is {axis.min} to {axis.max}, and dimension {dim} of the "
@@ -206,6 +282,9 @@ def torch_shapes(
 ) -> dict[str, Any]:
     """What torch.export takes: a Dim for each axis that is not fixed.
 
+    A derived axis is left to torch to find, which knows no sum of two Dims (2.13); that it found
+    the declared one is checked afterwards.
+
     Args:
         example: The example inputs.
         axes: The ranges.
@@ -213,7 +292,9 @@ def torch_shapes(
     """
     auto = torch.export.Dim.AUTO
     shared = {
-        name: auto if automatic else torch.export.Dim(name, min=axis.min, max=axis.max)
+        name: auto
+        if automatic or axis.terms
+        else torch.export.Dim(name, min=axis.min, max=axis.max)
         for name, axis in axes.items()
         if axis.min < axis.max
     }
@@ -222,4 +303,10 @@ def torch_shapes(
         for name, dims in example.dims.items()
     }
     shapes |= dict.fromkeys(example.others)
+    if example.rest is not None:
+        name, names = example.rest
+        shapes[name] = tuple(shapes.pop(each, None) for each in names)
+    if example.keywords is not None:
+        name, names = example.keywords
+        shapes[name] = {each: shapes.pop(each, None) for each in names}
     return shapes

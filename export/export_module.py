@@ -11,9 +11,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from attnport.axes import Axis, axes_by_name
+from attnport.axes import Axis, AxisLike, AxisSum, axes_by_name
 from attnport.errors import ModuleError, UsageError
 from attnport.export.bundle import FORMAT_VERSION, MANIFEST, MODEL, Bundle, file_sha256
+from attnport.export.caches import find_caches
 from attnport.export.capture import onnx_from_module
 from attnport.export.case_file import write_case
 from attnport.export.cases import CasePlan, plan_cases, within_budget
@@ -25,6 +26,7 @@ from attnport.export.passes import inspect_graph, run_passes
 from attnport.export.records import CaseRecord, Dtype, Form, Manifest, PassRecord, TensorSpec
 from attnport.export.reference import Reference
 from attnport.export.roles import input_specs, tensor_spec
+from attnport.export.value_names import name_inputs, name_outputs
 
 Progress = Callable[[str, float], None]
 
@@ -57,7 +59,7 @@ def export_module(
     out: str | Path,
     *,
     dynamic_shapes: DynamicShapes,
-    axes: Mapping[str, Axis | tuple[int, int, int]] | Iterable[Axis],
+    axes: Mapping[str, AxisLike] | Iterable[Axis | AxisSum],
     dtype: str | None = None,
     inputs: Mapping[str, str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
@@ -78,7 +80,8 @@ def export_module(
         out: The bundle's folder; an earlier bundle there is replaced.
         dynamic_shapes: For each input which axis stands at which dimension, as torch.export takes
             it: `({0: "batch", 1: "seq"},)`.
-        axes: The range of each axis: `{"batch": (1, 2, 8), "seq": (1, 128, 512)}`.
+        axes: The range of each axis: `{"batch": (1, 2, 8), "seq": (1, 128, 512)}`; of a derived
+            one what it is the sum of: `{"total": "past + seq"}`.
         dtype: "float32", "float16" or "bfloat16"; the module's own where it is not given.
         inputs: The role of an input, where it is not what the graph shows: `{"x": "activation"}`.
         kwargs: Example inputs, by name.
@@ -108,9 +111,10 @@ def export_module(
         low, _cast(args, chosen), _cast_all(kwargs or {}, chosen), dynamic_shapes, ranges
     )
     model = onnx_from_module(low, example, ranges, _opset(form, opset))
+    name_inputs(model.graph, module)
     tell("running the passes", 0.3)
     records = run_passes(model, ranges, form)
-    _name_outputs(model.graph)
+    name_outputs(model.graph, module)
     specs = input_specs(model.graph, ranges, inputs)
     outputs = tuple(tensor_spec(value) for value in model.graph.outputs)
     _require_float_output(low, outputs)
@@ -165,16 +169,6 @@ def _cast_one(arg: Any, dtype: str) -> Any:
     """Floating inputs are exported in the bundle's dtype, with the module."""
     floating = isinstance(arg, torch.Tensor) and arg.is_floating_point()
     return arg.to(torch_dtype(dtype)) if floating else arg
-
-
-def _name_outputs(graph: ir.Graph) -> None:
-    """Gives outputs names to ask for, in place of those of the nodes that made them."""
-    inputs = {value.name for value in graph.inputs}
-    for index, value in enumerate(graph.outputs):
-        wanted = "output" if len(graph.outputs) == 1 else f"output_{index}"
-        if value.is_graph_input() or wanted in inputs:
-            continue
-        value.name = wanted
 
 
 def _require_float_output(module: torch.nn.Module, outputs: Sequence[TensorSpec]) -> None:
@@ -239,8 +233,10 @@ def _manifest(
         form=form,
         opset=model.opset_imports[""],
         axes={axis.name: (axis.min, axis.opt, axis.max) for axis in axes.values()},
+        derived_axes={axis.name: axis.terms for axis in axes.values() if axis.terms},
         inputs=specs,
         outputs=outputs,
+        caches=tuple(cache.record for cache in find_caches(model.graph)),
         graph_sha256=files[MODEL],
         weights_sha256=files.get(f"{MODEL}.data", ""),
         files=files,

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from attnport.axes import Axis
 from attnport.errors import UsageError
+from attnport.export.caches import find_caches
 from attnport.export.mask_data import ancestry
 from attnport.export.mask_polarity import hides_where_true
 from attnport.export.passes import View, look_at
@@ -16,6 +17,7 @@ from attnport.export.records import Dtype, Role, TensorSpec
 
 ROLES: tuple[Role, ...] = (
     "activation", "token_ids", "mask", "bias", "lengths", "positions", "cache",
+    "write_at",
 )  # fmt: skip
 
 
@@ -42,10 +44,18 @@ def input_specs(
     view = look_at(graph, axes)
     masks, biases = _mask_inputs(view)
     specs: dict[ir.Value, TensorSpec] = {}
+    caches = find_caches(graph)
+    past = {cache.input for cache in caches}
+    places = dict(cache.write_at() for cache in caches)
     for value in graph.inputs:
         role, high = _role(value, masks, biases)
+        if value in past or value in places:
+            role = "cache" if value in past else "write_at"
         role = cast(Role, given.get(str(value.name), role))
-        specs[value] = tensor_spec(value, role, high if role == "token_ids" else None)
+        found = tensor_spec(value, role, high if role in ("token_ids", "positions") else None)
+        after = _tokens_before(found, axes) if role == "positions" else ""
+        room = places.get(value) if role == "write_at" else None
+        specs[value] = found.model_copy(update={"after": after, "room": room})
     hiding = [value for value, spec in specs.items() if spec.role == "mask"]
     turned = hides_where_true(graph, view.graphs[0], view.sites, hiding)
     return tuple(
@@ -66,6 +76,16 @@ def tensor_spec(value: ir.Value, role: Role = "activation", high: int | None = N
 def dtype_of(dtype: ir.DataType) -> Dtype:
     """The name of an ONNX dtype in records."""
     return str(dtype.numpy().name)  # type: ignore[return-value]
+
+
+def _tokens_before(spec: TensorSpec, axes: Mapping[str, Axis]) -> str:
+    """The axis that a derived one has before that of the positions: the past."""
+    last = spec.shape[-1] if spec.shape else None
+    for axis in axes.values():
+        others = [term for term in axis.terms if isinstance(term, str) and term != last]
+        if last in axis.terms and len(others) == 1:
+            return others[0]
+    return ""
 
 
 def _mask_inputs(view: View) -> tuple[set[ir.Value], set[ir.Value]]:

@@ -37,7 +37,7 @@ class _Attention(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int, *, bias: bool, causal: bool) -> None:
         super().__init__()
-        _check_sizes(d_model, num_heads)
+        check_sizes(d_model, num_heads)
         self.d_model = d_model
         self.num_heads = num_heads
         self.causal = causal
@@ -169,7 +169,8 @@ class CrossAttention(_Attention):
         return self._attend(x, memory, mask, bias)
 
 
-def _check_sizes(d_model: int, num_heads: int) -> None:
+def check_sizes(d_model: int, num_heads: int) -> None:
+    """Raises ModuleError unless D is divisible by H, with the numbers of heads that do divide."""
     if d_model < 1 or num_heads < 1:
         raise ModuleError(
             f"d_model={d_model} and num_heads={num_heads}: both must be 1 or more, "

@@ -28,7 +28,7 @@ DTYPES = {
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
-ROLES = ("activation", "token_ids", "mask", "bias", "lengths", "positions", "cache")
+ROLES = ("activation", "token_ids", "mask", "bias", "lengths", "positions", "cache", "write_at")
 
 _FORM = re.compile(r"(?P<name>\w+):(?P<dtype>\w+)\[(?P<dims>[^\]]*)\](?:=(?P<role>\w+))?")
 

@@ -7,8 +7,8 @@ sizes, such as `multi-head-4096-32`, is the same model with these fixed.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -22,6 +22,8 @@ from attnport.models.attention import (
     SingleHeadSelfAttention,
 )
 from attnport.models.blocks import AttentionStack, DecoderBlock, EncoderBlock
+from attnport.models.decoding_entries import DECODING
+from attnport.models.entry import Entry, Size
 from attnport.models.inputs import (
     InputSpec,
     dynamic_shapes_of,
@@ -29,39 +31,8 @@ from attnport.models.inputs import (
     parse_input,
     roles_of,
 )
-from attnport.models.literals import parse_value, with_braces
+from attnport.models.literals import with_braces
 from attnport.models.spec import ModelSpec, seeded
-
-Size = int | bool
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One model of the registry.
-
-    Attributes:
-        base: The name that it has in a source.
-        module: Makes it from its sizes.
-        inputs: The arguments of forward; the dimension "d_model" stands for that size.
-        summary: One line for people.
-        defaults: The sizes that it has if not told otherwise.
-        optional: Further sizes, by type, which the module has a default for.
-        fixed: The sizes that belong to the name and cannot be set.
-    """
-
-    base: str
-    module: Callable[..., nn.Module]
-    inputs: tuple[str, ...]
-    summary: str
-    defaults: Mapping[str, int]
-    optional: Mapping[str, type]
-    fixed: frozenset[str] = frozenset()
-
-    def size_types(self) -> dict[str, type]:
-        """The sizes that can be set, with the type of each."""
-        types = {**dict.fromkeys(self.defaults, int), **self.optional}
-        return {name: kind for name, kind in types.items() if name not in self.fixed}
-
 
 _X = "x:float32[batch,seq,d_model]=activation"
 _MEMORY = "memory:float32[batch,memory,d_model]=activation"
@@ -145,6 +116,7 @@ _BASES = (
         _LAYERS,
         _STACK,
     ),
+    *DECODING,
 )
 
 
@@ -180,13 +152,13 @@ def resolve(name: str, sizes: Mapping[str, object] | None = None) -> ModelSpec:
         ModuleError: If the sizes do not fit each other.
     """
     entry = _entry(name)
-    given = {key: _checked_size(name, entry, key, value) for key, value in (sizes or {}).items()}
+    given = {key: entry.checked_size(name, key, value) for key, value in (sizes or {}).items()}
     made_with: dict[str, Size] = {**entry.defaults, **given}
 
     def make() -> nn.Module:
         return seeded(lambda: entry.module(**made_with)).eval()
 
-    inputs = _inputs(entry, made_with["d_model"])
+    inputs = _inputs(entry, made_with)
     with torch.device("meta"):  # the structure alone: no memory, no time
         attentions = sum(hasattr(part, "attention_form") for part in make().modules())
     return ModelSpec(
@@ -195,7 +167,7 @@ def resolve(name: str, sizes: Mapping[str, object] | None = None) -> ModelSpec:
         make=make,
         make_args=lambda axis_sizes: example_args(inputs, axis_sizes),
         dynamic_shapes=dynamic_shapes_of(inputs),
-        axes=_axes(inputs, made_with["d_model"]),
+        axes=_axes(entry, inputs, int(made_with["d_model"])),
         attentions=attentions,
         roles=roles_of(inputs),
         summary=entry.summary,
@@ -213,35 +185,18 @@ def _entry(name: str) -> Entry:
     )
 
 
-def _checked_size(name: str, entry: Entry, key: str, value: object) -> Size:
-    types = entry.size_types()
-    if key in entry.fixed:
-        raise UsageError(
-            f"{name!r} has {key}={entry.defaults[key]} in its name: "
-            f"use {entry.base!r} to set {key} yourself"
-        )
-    if key not in types:
-        raise UsageError(f"{name!r} has no size {key!r}: it takes {', '.join(types)}")
-    read = parse_value(value) if isinstance(value, str) else value
-    if types[key] is bool and isinstance(read, bool):
-        return read
-    if types[key] is int and isinstance(read, int) and not isinstance(read, bool) and read > 0:
-        return read
-    wanted = "true or false" if types[key] is bool else "a whole number of 1 or more"
-    raise UsageError(f"{key}={value} does not suit {name!r}: give {wanted}")
-
-
-def _inputs(entry: Entry, d_model: int) -> tuple[InputSpec, ...]:
-    specs = (parse_input(text) for text in entry.inputs)
+def _inputs(entry: Entry, sizes: Mapping[str, Size]) -> tuple[InputSpec, ...]:
+    width = int(sizes["d_model"])
+    specs = (parse_input(text) for text in entry.input_texts(sizes))
     return tuple(
-        replace(spec, shape=tuple(d_model if dim == "d_model" else dim for dim in spec.shape))
+        replace(spec, shape=tuple(width if dim == "d_model" else dim for dim in spec.shape))
         for spec in specs
     )
 
 
-def _axes(inputs: tuple[InputSpec, ...], d_model: int) -> dict[str, Axis]:
+def _axes(entry: Entry, inputs: tuple[InputSpec, ...], d_model: int) -> dict[str, Axis]:
     """Batches are smaller where the model is wide, for the sake of memory on a workstation."""
     batch = Axis("batch", 1, 2, 8) if d_model < 4096 else Axis("batch", 1, 1, 4)
-    known = (batch, Axis("seq", 1, 128, 512), Axis("memory", 1, 128, 512))
+    known = (batch, *(entry.axes or (Axis("seq", 1, 128, 512), Axis("memory", 1, 128, 512))))
     used = {name for spec in inputs for name in spec.symbols().values()}
     return {axis.name: axis for axis in known if axis.name in used}

@@ -16,7 +16,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from attnport.axes import Axis, axes_by_name
+from attnport.axes import Axis, AxisSum, axes_by_name, with_sums
 from attnport.errors import ModuleError, UsageError
 from attnport.models import examples
 from attnport.models.factories import Factory, load_factory
@@ -36,7 +36,7 @@ def spec_from_source(
     text: str,
     sizes: Mapping[str, str] | None = None,
     inputs: Sequence[str] = (),
-    axes: Sequence[Axis] = (),
+    axes: Sequence[Axis | AxisSum] = (),
 ) -> ModelSpec:
     """Gives the model that a source means.
 
@@ -45,7 +45,8 @@ def spec_from_source(
         sizes: Keywords for the model, as text; together with those in braces.
         inputs: For a factory that returns a bare module: its arguments in forward's order, as
             `NAME:DTYPE[dim,dim,…]`, where a dimension is a number or the name of an axis.
-        axes: The range of each axis; for a model that has its own they replace those.
+        axes: The range of each axis, or what it is the sum of; for a model that has its own they
+            replace those.
 
     Returns:
         The model, whose source makes the same module again.
@@ -55,17 +56,16 @@ def spec_from_source(
         ModuleError: If the factory raises or does not return a module.
     """
     head, values = _head_and_sizes(text, sizes or {})
-    by_name = axes_by_name(axes)
     registry_name = _registry_name(head)
     if registry_name is not None:
         spec = resolve(registry_name, values)
-        return _with_axes(_without_inputs(spec, inputs), by_name)
+        return _with_axes(_without_inputs(spec, inputs), axes)
     factory = load_factory(head)
     made = factory(values)
     if isinstance(made, ModelSpec):
         own = replace(made, source=with_braces(factory.source, values))
-        return _with_axes(_without_inputs(own, inputs), by_name)
-    return _spec_of_factory(factory, values, made, inputs, by_name)
+        return _with_axes(_without_inputs(own, inputs), axes)
+    return _spec_of_factory(factory, values, made, inputs, axes_by_name(axes))
 
 
 def module_from_source(source: str) -> nn.Module:
@@ -110,12 +110,18 @@ def _without_inputs(spec: ModelSpec, inputs: Sequence[str]) -> ModelSpec:
     return spec
 
 
-def _with_axes(spec: ModelSpec, axes: Mapping[str, Axis]) -> ModelSpec:
-    for name in axes:
-        if name not in spec.axes:
+def _with_axes(spec: ModelSpec, axes: Sequence[Axis | AxisSum]) -> ModelSpec:
+    ranges = []
+    for axis in axes:
+        own = spec.axes.get(axis.name)
+        if own is None:
             has = f"it has {', '.join(spec.axes)}" if spec.axes else "all its sizes are fixed"
-            raise UsageError(f"{spec.source} has no axis {name!r}: {has}")
-    return replace(spec, axes={**spec.axes, **axes})
+            raise UsageError(f"{spec.source} has no axis {axis.name!r}: {has}")
+        if own.terms or isinstance(axis, AxisSum):
+            what = f"has {own.rule}" if own.terms else f"has {own.name} as a range, not as a sum"
+            raise UsageError(f"{spec.source} {what}: give ranges to the axes that have one")
+        ranges.append(axis)
+    return replace(spec, axes=with_sums({**spec.axes, **axes_by_name(ranges)}))
 
 
 def _module_of(factory: Factory, made: object) -> nn.Module:
@@ -176,6 +182,7 @@ def _axes_of(
     source: str, dynamic_shapes: DynamicShapes, axes: Mapping[str, Axis]
 ) -> dict[str, Axis]:
     used = {axis: None for shape in dynamic_shapes for axis in (shape or {}).values()}
+    used |= {t: None for axis in axes.values() for t in axis.terms if isinstance(t, str)}
     missing = [name for name in used if name not in axes]
     if missing:
         options = " ".join(f"--axis {name}={_ranges(name)}" for name in missing)

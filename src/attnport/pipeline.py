@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
-from attnport.axes import Axis
+from attnport.axes import axis_of
 from attnport.engines.kinds import engine_kind
 from attnport.errors import UsageError
 from attnport.export.records import Form
@@ -61,7 +61,8 @@ class ModelSection(_Section):
         dtypes: The dtypes to export it in.
         sizes: Sizes of the model, written `set`.
         inputs: For a factory of a bare module: NAME:DTYPE[dim,dim,…]=role.
-        axes: Ranges, min, opt and max, that replace the model's own.
+        axes: Ranges, min, opt and max, that replace the model's own; for one that is as long as
+            others together, their sum as text.
         form: What attention is written as.
         opset: Of the graph; the lowest that the form needs by default.
         case_sizes: Sizes that no case exceeds, by axis.
@@ -77,7 +78,7 @@ class ModelSection(_Section):
     dtypes: tuple[GraphDtype, ...] = Field(("float32",), min_length=1)
     sizes: Content = Field(default_factory=dict, alias="set")
     inputs: tuple[str, ...] = ()
-    axes: dict[str, tuple[int, int, int]] = Field(default_factory=dict)
+    axes: dict[str, tuple[int, int, int] | str] = Field(default_factory=dict)
     form: Form = "pattern"
     opset: PositiveInt | None = None
     case_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
@@ -184,7 +185,7 @@ def _runs_of_model(pipeline: Pipeline, section: ModelSection, where: str) -> Ite
             section.model,
             {name: str(value) for name, value in section.sizes.items()},
             section.inputs,
-            [Axis(name, *sizes) for name, sizes in section.axes.items()],
+            [axis_of(name, sizes) for name, sizes in section.axes.items()],
         )
     except UsageError as err:
         raise UsageError(f"{where}: {err}") from err

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attnport.axes import Axis
+from attnport.axes import parse_axis
 from attnport.cli.build_command import build_and_show
 from attnport.cli.inspection_tables import show_inspection
 from attnport.cli.options import Engines, known_engines, pairs, whole_numbers
@@ -44,7 +44,10 @@ Input = Annotated[
 AxisRange = Annotated[
     list[str] | None,
     typer.Option(
-        "--axis", metavar="NAME=MIN:OPT:MAX", help="The sizes that an axis may take; repeatable."
+        "--axis",
+        metavar="NAME=MIN:OPT:MAX",
+        help="The sizes that an axis may take, or total=past+seq of one that is as long as others "
+        "together; repeatable.",
     ),
 ]
 FormOption = Annotated[
@@ -101,7 +104,7 @@ def export(
     python -m attnport.export multi-head --dtype float16 --engine tensorrt-rtx --out build/mh
     """
     kinds = known_engines(engines)
-    ranges = [Axis.parse(text) for text in axes or ()]
+    ranges = [parse_axis(text) for text in axes or ()]
     keywords = pairs(sizes, "--set", "d_model=256")
     caps = whole_numbers(pairs(case_sizes, "--case-size", "seq=32"), "--case-size")
 

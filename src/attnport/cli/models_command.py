@@ -10,7 +10,7 @@ from attnport.cli.options import Json
 from attnport.cli.screen import say, show_table
 
 if TYPE_CHECKING:
-    from attnport.models.registry import Entry
+    from attnport.models.entry import Entry
 
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one model in detail.")]
 
@@ -40,12 +40,14 @@ def models(name: Name = None, as_json: Json = False) -> None:
 def _print_json(entries: dict[str, Entry]) -> None:
     import json
 
+    from attnport.models.entry import type_text
+
     content = {
         name: {
             "summary": entry.summary,
-            "inputs": list(entry.inputs),
+            "inputs": list(entry.input_texts(entry.defaults)),
             "defaults": dict(entry.defaults),
-            "settable": {size: kind.__name__ for size, kind in entry.size_types().items()},
+            "settable": {size: type_text(kind) for size, kind in entry.size_types().items()},
         }
         for name, entry in entries.items()
     }
@@ -59,15 +61,25 @@ def _show_all(entries: dict[str, Entry]) -> None:
             continue
         ready = [other for other, same in entries.items() if same.base == name and other != name]
         rows.append(
-            (name, entry.summary, "\n".join(entry.inputs), _sizes(entry), "\n".join(ready))
+            (
+                name,
+                entry.summary,
+                "\n".join(entry.input_texts(entry.defaults)),
+                _sizes(entry),
+                "\n".join(ready),
+            )
         )
     show_table(("name", "what it is", "inputs", "sizes (--set)", "with fixed sizes"), rows)
     say("Sizes show their default. Details: attnport models NAME")
 
 
 def _sizes(entry: Entry) -> str:
+    from attnport.models.entry import type_text
+
     return "\n".join(
-        f"{size}={entry.defaults[size]}" if size in entry.defaults else f"{size} ({kind.__name__})"
+        f"{size}={entry.defaults[size]}"
+        if size in entry.defaults
+        else f"{size} ({type_text(kind)})"
         for size, kind in entry.size_types().items()
     )
 
@@ -78,13 +90,13 @@ def _show_one(name: str, entry: Entry) -> None:
     spec = resolve(name)
     say(f"{name}: {entry.summary}")
     rows = [
-        ("inputs", "\n".join(entry.inputs)),
+        ("inputs", "\n".join(entry.input_texts(entry.defaults))),
         ("attentions", str(spec.attentions)),
         ("sizes (--set)", _sizes(entry)),
         ("fixed", "\n".join(f"{size}={entry.defaults[size]}" for size in sorted(entry.fixed))),
         (
             "axes (--axis)",
-            "\n".join(f"{a.name}={a.min}:{a.opt}:{a.max}" for a in spec.axes.values()),
+            "\n".join(a.rule or f"{a.name}={a.min}:{a.opt}:{a.max}" for a in spec.axes.values()),
         ),
         ("source", spec.source),
     ]

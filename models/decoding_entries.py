@@ -1,0 +1,110 @@
+"""The registry's models that decode token by token, with their caches as inputs.
+
+Axes: batch, seq new tokens, past tokens in the caches, total = past + seq, memory. A static cache
+has `capacity` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from attnport.axes import Axis, AxisSum
+from attnport.models.cached_stack import CachedStack
+from attnport.models.decoder_lm import FEED_FORWARDS, NORMS, DecoderLM
+from attnport.models.entry import Entry, Size, SizeType
+
+_SEQ, _PAST = Axis("seq", 1, 16, 512), Axis("past", 0, 64, 512)
+_TOTAL = AxisSum("total", ("past", "seq")).among({"seq": _SEQ, "past": _PAST})
+_AXES = (_SEQ, _PAST, _TOTAL, Axis("memory", 1, 128, 512))
+
+_LAYERS = {"d_model": 512, "num_heads": 8, "num_layers": 4}
+_CAPACITY = {"capacity": 1024}
+_STACK: dict[str, SizeType] = {"kv_heads": int, "rotary": bool, "theta": float, "bias": bool}
+_LM: dict[str, SizeType] = {
+    **_STACK,
+    "tied": bool,
+    "d_ff": int,
+    "norm": NORMS,
+    "feed_forward": FEED_FORWARDS,
+    "max_positions": int,
+}
+_IDS = ("token_ids:int64[batch,seq]=token_ids",)
+_POSITIONS = ("positions:int64[batch,seq]=positions",)
+_X = ("x:float32[batch,seq,d_model]=activation",)
+
+
+def _caches(sizes: Mapping[str, Size]) -> tuple[str, ...]:
+    """The mask and the caches, which have as many tokens."""
+    heads = int(sizes.get("kv_heads", sizes["num_heads"]))
+    size = int(sizes["d_model"]) // int(sizes["num_heads"])
+    static = "capacity" in sizes
+    cached, keys = (sizes["capacity"], sizes["capacity"]) if static else ("past", "total")
+    word = "cache" if static else "past"
+    return (
+        f"mask:bool[batch,seq,{keys}]=mask",
+        *(["write_at:int64[batch]=write_at"] if static else []),
+        *(
+            f"{word}_{what}_{i}:float32[batch,{heads},{cached},{size}]=cache"
+            for i in range(int(sizes["num_layers"]))
+            for what in ("key", "value")
+        ),
+    )
+
+
+def _stack_inputs(sizes: Mapping[str, Size]) -> tuple[str, ...]:
+    return (*_X, *(_POSITIONS if sizes.get("rotary") else ()), *_caches(sizes))
+
+
+def _lm_inputs(sizes: Mapping[str, Size]) -> tuple[str, ...]:
+    return (*_IDS, *_POSITIONS, *_caches(sizes))
+
+
+def _static(module: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """The module does not know how long its caches are: the inputs do."""
+
+    def make(capacity: int, **sizes: Size) -> nn.Module:
+        return module(static=True, **sizes)
+
+    return make
+
+
+DECODING = (
+    Entry(
+        "cached-stack",
+        CachedStack,
+        _stack_inputs,
+        "the attention stack, decoding: caches of keys and values in, and out with the new tokens",
+        _LAYERS,
+        _STACK,
+        axes=_AXES,
+    ),
+    Entry(
+        "cached-stack-static",
+        _static(CachedStack),
+        _stack_inputs,
+        "the same with caches of constant length, written in place",
+        {**_LAYERS, **_CAPACITY},
+        _STACK,
+        axes=_AXES,
+    ),
+    Entry(
+        "decoder-lm",
+        DecoderLM,
+        _lm_inputs,
+        "a decoder-only language model with caches: token ids to logits",
+        {**_LAYERS, "vocab_size": 1024},
+        _LM,
+        axes=_AXES,
+    ),
+    Entry(
+        "decoder-lm-static",
+        _static(DecoderLM),
+        _lm_inputs,
+        "the same with caches of constant length, written in place",
+        {**_LAYERS, "vocab_size": 1024, **_CAPACITY},
+        _LM,
+        axes=_AXES,
+    ),
+)
