@@ -1,0 +1,1 @@
+"""Tensor parallelism: from one bundle to one per rank, with the sums that tie them."""
