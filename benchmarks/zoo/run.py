@@ -153,6 +153,7 @@ def _write(path: Path, outcomes: dict[str, Outcome]) -> None:
     content = {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "setting": this_setting(),
+        "code": code_version(),
         "architectures": {e.name: outcomes[e.name].model_dump(mode="json") for e in entries},
     }
     _put(path, json.dumps(content, indent=1) + "\n")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.zoo.architecture import Architecture
-from benchmarks.zoo.outcome import DtypeOutcome, Outcome
+from benchmarks.zoo.figures import NOTHING, best_stock, figure_lines, half_of
+from benchmarks.zoo.outcome import Outcome
 
-_NOTHING = DtypeOutcome()
 _HEAD = (
     "| architecture | attentions: expected / found / fused | causal: expected / bounded | QKV: "
     "expected / merged | kernels: ours / 18 / 23 / most | region: ours / 18 / 23 | parity fp32, "
@@ -20,7 +20,7 @@ _HEAD = (
 def line_of(entry: Architecture, outcome: Outcome) -> str:
     """One line for the terminal: what is as expected, and what is not."""
     wrong = list(shortfalls(entry, outcome))
-    half = outcome.dtypes.get(entry.half, _NOTHING)
+    half = half_of(entry, outcome)
     said = "; ".join(wrong) if wrong else "as expected"
     return f"{entry.name}: {half.kernels} kernels, {outcome.seconds:.0f} s: {said}"
 
@@ -61,7 +61,7 @@ def _capture_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
 
 
 def _plan_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
-    half = outcome.dtypes.get(entry.half, _NOTHING)
+    half = half_of(entry, outcome)
     if not half.built or half.kernels is None:
         return
     if half.fused != entry.fusable:
@@ -73,19 +73,6 @@ def _plan_shortfalls(entry: Architecture, outcome: Outcome) -> Iterator[str]:
         yield f"{half.kernels} kernels, and stock takes {best} ({entry.dead_rows} may meet dead rows)"
     if entry.most_kernels is not None and half.kernels > entry.most_kernels:
         yield f"{half.kernels} kernels, and {entry.most_kernels} are known to be enough"
-
-
-def best_stock(outcome: Outcome) -> int | None:
-    """The fewest kernels of a stock export's engine."""
-    return min((s.kernels for s in outcome.stock.values() if s.kernels is not None), default=None)
-
-
-def region_ratio(entry: Architecture, outcome: Outcome) -> float | None:
-    """Our kernels between the projections over those of the stock export at opset 23."""
-    ours, stock = outcome.dtypes.get(entry.half, _NOTHING), outcome.stock.get("23")
-    if stock is None or not stock.region_kernels or not ours.region_kernels:
-        return None
-    return ours.region_kernels / stock.region_kernels
 
 
 def _said(reasons: Sequence[str]) -> str:
@@ -102,9 +89,10 @@ def markdown(
         "",
         f"Written by `make zoo` at {content['created']}; {setting}. Kernels are counted in the plan "
         "that TensorRT for RTX builds in fp16, without a GPU; stock exports are torch.onnx's own at "
-        "opset 18 and 23. `benchmarks/zoo` says what is expected of each and why.",
+        "opset 18 and 23. `benchmarks/zoo` says what is expected of each and why. "
+        + _codes([outcomes[e.name] for e in entries], content["code"]),
         "",
-        *_summary([e for e in entries if not e.uncapturable], outcomes),
+        *figure_lines([e for e in entries if not e.uncapturable], outcomes),
         *_uncapturable_lines(entries, outcomes),
     ]
     for family in dict.fromkeys(entry.family for entry in entries):
@@ -116,6 +104,15 @@ def markdown(
         if wrong:
             lines.append(f"- **{entry.name}**: {'; '.join(wrong)}")
     return "\n".join(lines) + "\n"
+
+
+def _codes(rows: Sequence[Outcome], this_code: str) -> str:
+    """Which code the rows were measured with: a run that was stopped leaves older ones."""
+    counted = Counter(row.code or "not noted" for row in rows).most_common()
+    if [code for code, _ in counted] == [this_code]:
+        return f"All {len(rows)} rows were measured with one code ({this_code})."
+    said = ", ".join(f"{count} with {code}" for code, count in counted)
+    return f"Rows were measured with: {said}; the code of the last run is {this_code}."
 
 
 def _uncapturable_lines(
@@ -130,59 +127,9 @@ def _uncapturable_lines(
     return lines if len(lines) > 3 else []
 
 
-def _summary(entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]) -> list[str]:
-    half = {e.name: outcomes[e.name].dtypes.get(e.half, _NOTHING) for e in entries}
-
-    def total(of: str) -> int:
-        return sum(getattr(found, of) for found in half.values())
-
-    ratios = [ratio for e in entries if (ratio := region_ratio(e, outcomes[e.name])) is not None]
-    compared = [e for e in entries if best_stock(outcomes[e.name]) and half[e.name].kernels]
-    within = sum(
-        (half[e.name].kernels or 0) <= (best_stock(outcomes[e.name]) or 0) + e.dead_rows
-        for e in compared
-    )
-    exported = sum(found.export_seconds is not None for found in half.values())
-    rows = [
-        ("architectures exported in fp16", len(entries), exported),
-        ("attentions found", sum(e.attentions for e in entries), total("found")),
-        (
-            "attentions fused in TensorRT for RTX, fp16",
-            sum(e.fusable for e in entries),
-            total("fused"),
-        ),
-        ("purely causal attentions bounded", sum(e.causal for e in entries), total("bounded")),
-        ("projection groups merged", sum(e.mergeable for e in entries), total("merged")),
-        *_parity_rows(entries, outcomes),
-        (
-            "engines with no more kernels than the better stock export's (and one for each dead row)",
-            len(compared),
-            within,
-        ),
-    ]
-    lines = ["| | expected | found |", "|---|---|---|"]
-    lines += [f"| {name} | {expected} | {found} |" for name, expected, found in rows]
-    if ratios:
-        lines += [
-            "",
-            "Kernels from the projections to the output projections, ours over the stock export's "
-            f"at opset 23: median {statistics.median(ratios):.2f} of {len(ratios)}.",
-        ]
-    return lines
-
-
-def _parity_rows(
-    entries: Sequence[Architecture], outcomes: Mapping[str, Outcome]
-) -> Iterator[tuple[str, int, int]]:
-    for dtype in ("float32", "float16"):
-        asked = [e for e in entries if dtype in ("float32", e.half)]
-        found = [outcomes[e.name].dtypes.get(dtype, _NOTHING).parity == "passed" for e in asked]
-        yield f"parity proved in ONNX Runtime, {dtype}", len(asked), sum(found)
-
-
 def _row(entry: Architecture, outcome: Outcome) -> str:
-    half = outcome.dtypes.get(entry.half, _NOTHING)
-    full = outcome.dtypes.get("float32", _NOTHING)
+    half = half_of(entry, outcome)
+    full = outcome.dtypes.get("float32", NOTHING)
     stock = [outcome.stock.get(opset) for opset in ("18", "23")]
     kernels = [half.kernels, *(s.kernels if s else None for s in stock), entry.most_kernels]
     region = [half.region_kernels, *(s.region_kernels if s else None for s in stock)]
