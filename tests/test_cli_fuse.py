@@ -99,3 +99,14 @@ def test_a_file_that_does_not_exist(tmp_path: Path, capsys: Capture) -> None:
     assert cli.main(["fuse", str(tmp_path / "no.onnx"), str(tmp_path / "out.onnx")]) == 2
     assert "there is no file" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundles_own_graph_is_not_overwritten(separate: Path, capsys: Capture) -> None:
+    model = separate.with_name("model.onnx")
+    separate.rename(model)
+    before = model.read_bytes()
+    (model.parent / "bundle.json").write_text("{}")
+    assert cli.main(["fuse", str(model), str(model)]) == 2
+    assert "is part of the bundle" in capsys.readouterr().err
+    assert model.read_bytes() == before
+    assert cli.main(["fuse", str(model), str(model.with_name("fused.onnx"))]) == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attnport.axes import Axis, axes_by_name
+from attnport.axes import axes_by_name, parse_axis
 from attnport.cli.options import Json
 from attnport.cli.screen import progress_bar, say, show_table
 from attnport.errors import UsageError
@@ -53,7 +53,8 @@ def fuse(
     attnport fuse model.onnx fused.onnx --form attention     the ONNX operator (opset 23)
     attnport fuse model.onnx fused.onnx --axis seq=1:128:512 --require
     """
-    axes = axes_by_name(map(Axis.parse, axis or ()))
+    axes = axes_by_name(map(parse_axis, axis or ()))
+    _refuse_inside_bundle(out)
     from attnport.export.fuse import fuse_file
 
     with progress_bar(f"fusing {source}"):
@@ -65,6 +66,22 @@ def fuse(
     code = exit_code([outcome.done for outcome in fused.outcomes]) if require else 0
     if code:
         raise typer.Exit(code)
+
+
+def _refuse_inside_bundle(out: Path) -> None:
+    """A bundle whose files change is one no longer: bundle.json holds their hashes.
+
+    Raises:
+        UsageError: If the file to write is part of a bundle.
+    """
+    from attnport.export.bundle import MANIFEST, MODEL
+
+    if out.name in (MODEL, f"{MODEL}.data") and (out.parent / MANIFEST).is_file():
+        raise UsageError(
+            f"{out} is part of the bundle {out.parent}, which would be no proof of anything then: "
+            "write to another file, such as "
+            f"{out.with_name('fused.onnx')} (a bundle's graph is fused already)"
+        )
 
 
 def exit_code(done: list[bool]) -> int:
