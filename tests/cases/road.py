@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from attnport.axes import AxisLike
 from attnport.engines.build import build_engine
 from attnport.engines.open import open_engine
 from attnport.engines.plan import EnginePlan, FusionReport
@@ -28,7 +29,7 @@ from attnport.validate.prove import prove
 from attnport.validate.requirements import Requirements
 
 Args = tuple[torch.Tensor | None, ...]
-Axes = Mapping[str, tuple[int, int, int]]
+Axes = Mapping[str, AxisLike]
 HALF_AND_FULL = ("float16", "float32")
 
 
