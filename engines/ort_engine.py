@@ -76,6 +76,17 @@ class OrtEngine(Engine):
                 "not work for these sizes, so export again or narrow its axes"
             ) from err
 
+    @property
+    def session(self) -> Any:
+        """ONNX Runtime's session, for what keeps values bound to it.
+
+        Raises:
+            UsageError: If the engine was closed.
+        """
+        if self._session is None:
+            raise UsageError(f"this {self.kind} engine was closed: open it again")
+        return self._session
+
     def placement(self) -> dict[str, int]:
         if self._session is None:
             return {}

@@ -45,6 +45,10 @@ class TrtEngine(Engine):
         cuda_graphs: Whether to record a run, and launch that while the shapes stay the same.
         device: The device; the process's current one by default.
 
+    Attributes:
+        profiles: The ranges of every axis in each profile.
+        device: The device.
+
     Raises:
         BuildError: If TensorRT does not take the plan.
         EngineUnavailableError: If the device fails.
@@ -63,15 +67,20 @@ class TrtEngine(Engine):
         self.inputs = bundle.manifest.inputs
         self.outputs = bundle.manifest.outputs
         self._check = compile_check(self.inputs, bundle.axes)
-        self._profiles = _profiles_of(plan, bundle)
+        self.profiles = _profiles_of(plan, bundle)
         layers = plan.fusion.layers if plan.fusion else ()
         self._layer_count = sum(layer.profile == 0 for layer in layers)
         self._runtime, self._engine = _load(kind, plan, bundle)
-        on = device or CudaDevice()
+        self.device = device or CudaDevice()
 
         def make(profile: int) -> PlanContext:
             return PlanContext(
-                self._engine, on, profile, self.inputs, self.outputs, cuda_graphs=cuda_graphs
+                self._engine,
+                self.device,
+                profile,
+                self.inputs,
+                self.outputs,
+                cuda_graphs=cuda_graphs,
             )
 
         self._pool: ContextPool | None = ContextPool(make, _MOST_CONTEXTS)
@@ -79,14 +88,25 @@ class TrtEngine(Engine):
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         checked = self._check(feeds)
-        sizes = axis_sizes(self.inputs, checked)
-        profile = fitting_profile(self._profiles, sizes)
+        sizes = axis_sizes(self.inputs, {name: array.shape for name, array in checked.items()})
+        profile = fitting_profile(self.profiles, sizes)
         if profile is None:
-            raise InputError(_no_profile(self._profiles, sizes))
+            raise InputError(_no_profile(self.profiles, sizes))
         with self._running.one_more():
             if self._pool is None:
                 raise UsageError(f"this {self.kind} engine was closed: open it again")
             return self._pool.run(profile, checked)
+
+    @property
+    def plan_engine(self) -> Any:
+        """TensorRT's ICudaEngine, for what keeps values on the device.
+
+        Raises:
+            UsageError: If the engine was closed.
+        """
+        if self._engine is None:
+            raise UsageError(f"this {self.kind} engine was closed: open it again")
+        return self._engine
 
     def placement(self) -> dict[str, int]:
         """How many layers of the plan's first profile the device runs."""
@@ -128,12 +148,14 @@ class _Running:
             yield
 
 
-def axis_sizes(inputs: Sequence[TensorSpec], feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """The size of each axis in checked feeds."""
+def axis_sizes(
+    inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """The size of each axis in the shapes of checked feeds."""
     return {
         dim: size
         for spec in inputs
-        for dim, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
+        for dim, size in zip(spec.shape, shapes[spec.name], strict=True)
         if isinstance(dim, str)
     }
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnport.axes import Axis
+from attnport.export import case_decoding
 from attnport.export.arrays import numpy_dtype
+from attnport.export.case_decoding import decoding_sizes
 from attnport.export.case_masks import FILLS, FURTHER_MASKS, MASKS, applies
 from attnport.export.case_numbers import MAGNITUDES, array
 from attnport.export.case_sizes import Sizes, capped, first_sizes, further_sizes
@@ -98,7 +100,16 @@ def plan_cases(
     plans = [_plan(name, at, _usual(masked), seed) for name, at in sizes.items()]
     at = middle(axes)
     plans += [_plan(f"between-{kind}", at, kind, seed) for kind in MASKS if _some(kind, masked)]
-    return plans
+    decoding = decoding_plan(specs, axes, seed=seed)
+    return plans if decoding is None else [*plans, decoding]
+
+
+def decoding_plan(
+    specs: Sequence[TensorSpec], axes: Mapping[str, Axis], *, seed: int = 0
+) -> CasePlan | None:
+    """The case that decoding is proved by; None where the model has no caches that may be empty."""
+    sizes = decoding_sizes(specs, axes)
+    return None if sizes is None else _plan(case_decoding.NAME, sizes, case_decoding.MASK, seed)
 
 
 def plan_further_cases(

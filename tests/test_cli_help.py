@@ -19,6 +19,7 @@ COMMANDS = (
     "bisect",
     "explain",
     "run",
+    "generate",
     "serve",
     "triton",
     "fuse",

@@ -19,6 +19,7 @@ NAMES = [
     "__version__",
     "build_engine",
     "export_module",
+    "open_decoding",
     "open_engine",
     "prove",
 ]

@@ -15,7 +15,7 @@ from attnport.axes import Axis
 from attnport.errors import AttnportError
 
 if TYPE_CHECKING:
-    from attnport.api import build_engine, export_module, open_engine, prove
+    from attnport.api import build_engine, export_module, open_decoding, open_engine, prove
     from attnport.engines.engine import Engine
     from attnport.engines.plan import EnginePlan
     from attnport.export.bundle import Bundle
@@ -31,6 +31,7 @@ __all__ = [
     "__version__",
     "build_engine",
     "export_module",
+    "open_decoding",
     "open_engine",
     "prove",
 ]
@@ -42,6 +43,7 @@ _HOME = {
     "Report": "attnport.validate.report",
     "build_engine": "attnport.api",
     "export_module": "attnport.api",
+    "open_decoding": "attnport.api",
     "open_engine": "attnport.api",
     "prove": "attnport.api",
 }

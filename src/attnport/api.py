@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from attnport.engines.build_options import BuildOptions
+    from attnport.engines.decoding.session import DecodingSession
     from attnport.engines.engine import Engine
     from attnport.engines.plan import EnginePlan
     from attnport.export.bundle import Bundle
@@ -112,6 +113,44 @@ def open_engine(
     return opening.open_engine(
         whole, engine, module=module, plan=plan, threads=threads, cuda_graphs=cuda_graphs
     )
+
+
+def open_decoding(
+    bundle: Bundle | str | Path,
+    engine: str,
+    *,
+    module: torch.nn.Module | None = None,
+    plan: EnginePlan | None = None,
+    threads: int | None = None,
+) -> DecodingSession:
+    """Opens an engine to decode token by token, its caches kept where they are between steps.
+
+    Args:
+        bundle: A bundle with caches, or its folder.
+        engine: The kind of engine, such as "ort-cpu".
+        module: The module that was exported, for the torch engines; by default it is made again
+            from the bundle's source.
+        plan: The plan, for the TensorRT engines; the one in the bundle's folder by default.
+        threads: How many CPU threads to compute with; None leaves it to the library.
+
+    Raises:
+        UsageError: If the bundle has no caches, there is no such kind, or the module is needed and
+            cannot be made.
+        BundleError: If the bundle or the plan is not whole.
+        EngineUnavailableError: If this machine cannot run it; never runs another instead.
+
+    Example:
+        with attnport.open_decoding("build/lm", "ort-cpu") as session:
+            session.start(batch=1)
+            logits = session.feed(np.array([[1, 2, 3]]))  # (1, 3, vocabulary)
+            logits = session.feed(logits[:, -1:].argmax(-1))
+    """
+    from attnport.engines.decoding import open as opening
+
+    whole = _loaded(bundle)
+    if module is None:
+        module = _module_for(whole, (engine,))
+    return opening.open_decoding(whole, engine, module=module, plan=plan, threads=threads)
 
 
 def prove(

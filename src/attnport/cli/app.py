@@ -14,6 +14,7 @@ from attnport.cli.doctor_command import doctor
 from attnport.cli.explain_command import explain
 from attnport.cli.export_command import export
 from attnport.cli.fuse_command import fuse
+from attnport.cli.generate_command import generate
 from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
 from attnport.cli.run_command import run
@@ -36,6 +37,7 @@ for command, in_one_line in (
     (bisect, "Find the node that goes wrong."),
     (explain, "Say what a check means."),
     (run, "Export, build and prove all of a file."),
+    (generate, "Continue token ids, one at a time."),
     (serve, "Serve proved bundles over HTTP."),
     (triton, "Write a repository for Triton."),
     (fuse, "Merge and rewrite the attentions of a file."),
@@ -70,6 +72,7 @@ def attnport(
     attnport build build/mh --engine tensorrt-rtx              bundle -> engine, and what fused
     attnport validate build/mh --engine ort-cpu                engine against module -> verdict
     attnport run examples/demo.yaml                            all of it, for several models
+    attnport generate build/lm --prompt-ids 1,2,3              token ids in, token ids out
     attnport serve build/mh                                    the bundle behind HTTP
     attnport triton build/mh --out models                      a repository for Triton's server
     attnport fuse model.onnx fused.onnx                        QKV merged, in any ONNX file
