@@ -10,13 +10,15 @@ Letters as in `records`; P past tokens, M the length of a static cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import onnx_ir as ir
 
-from attnport.export.records import CacheRecord
+from attnport.axes import Axis
+from attnport.errors import NarrowedRangeError
+from attnport.export.records import CacheRecord, TensorSpec
 
 _KINDS: dict[str, Literal["concat", "static"]] = {"Concat": "concat", "TensorScatter": "static"}
 # What changes neither the numbers nor where they are.
@@ -50,6 +52,25 @@ def find_caches(graph: ir.Graph) -> list[Cache]:
     """Every cache of a graph, in the order of its inputs."""
     found = {cache.input: cache for cache in _caches(graph)}
     return [found[value] for value in graph.inputs if value in found]
+
+
+def require_room(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> None:
+    """Refuses to write more new tokens at a time than a static cache has.
+
+    Raises:
+        NarrowedRangeError: With the range that is left.
+    """
+    for spec in specs:
+        if spec.room is None:
+            continue
+        length, rows = spec.room
+        least = axes[length].min if isinstance(length, str) and length in axes else length
+        axis = axes.get(rows) if isinstance(rows, str) else None
+        if axis is not None and isinstance(least, int) and axis.max > least:
+            raise NarrowedRangeError(
+                f"axis {axis.name} goes up to {axis.max}, and so many new tokens do not fit a "
+                f"cache of {least}: give it {axis.min} to {least}, or a longer cache"
+            )
 
 
 def _caches(graph: ir.Graph) -> Iterator[Cache]:

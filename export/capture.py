@@ -23,7 +23,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnport.axes import Axis
-from attnport.errors import ModuleError, NarrowedRangeError
+from attnport.errors import ModuleError, NarrowedRangeError, UsageError
 from attnport.export import capture_operator
 from attnport.export.derived_axes import name_derived_axes, require_declared_sums
 from attnport.export.dynamic_shapes import Example, torch_shapes
@@ -31,7 +31,12 @@ from attnport.export.module_forms import dtype_name, slow_path
 
 
 def onnx_from_module(
-    module: torch.nn.Module, example: Example, axes: Mapping[str, Axis], opset: int
+    module: torch.nn.Module,
+    example: Example,
+    axes: Mapping[str, Axis],
+    opset: int,
+    *,
+    exactly: bool = True,
 ) -> ir.Model:
     """Captures a module as an ONNX graph whose symbols are the axes' names.
 
@@ -40,8 +45,10 @@ def onnx_from_module(
         example: Inputs to capture it with.
         axes: The range of each axis.
         opset: Of the graph.
+        exactly: Whether it may not be higher, where an operator needs that.
 
     Raises:
+        UsageError: If the opset is lower than what the module needs.
         NarrowedRangeError: If the captured graph would be right for fewer sizes than declared.
         ModuleError: If torch cannot capture or translate the module.
     """
@@ -49,11 +56,17 @@ def onnx_from_module(
         program = _exported(module, example, axes)
         _require_declared_ranges(program, example, axes)
         shapes = torch_shapes(example, axes)
+        needed = capture_operator.lowest_opset(program)
+        if needed > opset and exactly:
+            raise UsageError(
+                f"opset {opset} was asked for, and {type(module).__name__} writes into a cache in "
+                f"place (TensorScatter), which begins with {needed}: ask for that, or for none"
+            )
         try:
             onnx_program = torch.onnx.export(
                 program,
                 dynamo=True,
-                opset_version=opset,
+                opset_version=max(opset, needed),
                 dynamic_shapes=shapes,
                 custom_translation_table=capture_operator.translation_table(),
                 verbose=False,

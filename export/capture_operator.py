@@ -1,19 +1,26 @@
-"""The operator that stands for F.scaled_dot_product_attention between capture and the passes.
+"""The operators that stand for whole functions between capture and the passes.
 
-PyTorch's own translation at opset 18 decomposes the function and loses what a fully hidden row
-means (a bool mask becomes a finite sentinel: torch 2.13), and refuses three-dimensional operands.
-So the call is captured whole; the pass that writes attention replaces it, and no file ever holds
-it.
+F.scaled_dot_product_attention: PyTorch's own translation at opset 18 decomposes it and loses what
+a fully hidden row means (a bool mask becomes a finite sentinel: torch 2.13), and refuses
+three-dimensional operands. So the call is captured whole; the pass that writes attention replaces
+it, and no file ever holds it.
+
+`attnport::tensor_scatter`, an operator of torch that the models room registers, is written as what
+it is, TensorScatter of ONNX, which begins with opset 24.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 DOMAIN = "attnport.capture"
 OP_TYPE = "Attention"
+TENSOR_SCATTER_OPSET = 24
 
 
 @functools.cache
@@ -75,4 +82,30 @@ def translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
             **attributes,
         )
 
-    return {torch.ops.aten.scaled_dot_product_attention.default: sdpa}
+    table: dict[Callable[..., Any], Callable[..., Any]] = {
+        torch.ops.aten.scaled_dot_product_attention.default: sdpa
+    }
+    scatter = _tensor_scatter()
+    if scatter is not None:
+        standard = values.Opset("", TENSOR_SCATTER_OPSET)
+
+        def write(cache: Any, rows: Any, write_at: Any) -> Any:
+            return standard.TensorScatter(cache, rows, write_at, axis=2, mode="linear")
+
+        table[scatter] = write
+    return table
+
+
+def lowest_opset(program: torch.export.ExportedProgram) -> int:
+    """The opset that what was captured needs beyond what torch.onnx needs itself."""
+    scatter = _tensor_scatter()
+    held = scatter is not None and any(node.target is scatter for node in program.graph.nodes)
+    return TENSOR_SCATTER_OPSET if held else 0
+
+
+def _tensor_scatter() -> Callable[..., Any] | None:
+    """The operator, if anyone has registered it in this process."""
+    import torch
+
+    found = getattr(torch.ops.attnport, "tensor_scatter", None)
+    return None if found is None else found.default  # type: ignore[no-any-return]

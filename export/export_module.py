@@ -14,7 +14,7 @@ import torch
 from attnport.axes import Axis, AxisLike, AxisSum, axes_by_name
 from attnport.errors import ModuleError, UsageError
 from attnport.export.bundle import FORMAT_VERSION, MANIFEST, MODEL, Bundle, file_sha256
-from attnport.export.caches import find_caches
+from attnport.export.caches import find_caches, require_room
 from attnport.export.capture import onnx_from_module
 from attnport.export.case_file import write_case
 from attnport.export.cases import CasePlan, plan_cases, within_budget
@@ -33,7 +33,7 @@ Progress = Callable[[str, float], None]
 # The pattern needs nothing above 18; the operator came with 23, and 18 is the lowest that
 # torch.onnx (2.13) writes without converting.
 OPSETS: dict[Form, int] = {"pattern": 18, "attention": 23}
-HIGHEST_OPSET = 23
+HIGHEST_OPSET = 24
 DTYPES = ("float32", "float16", "bfloat16")
 _PACKAGES = ("attnport", "torch", "onnx", "onnx-ir", "onnxscript", "numpy")
 
@@ -110,12 +110,13 @@ def export_module(
     example = bind_example(
         low, _cast(args, chosen), _cast_all(kwargs or {}, chosen), dynamic_shapes, ranges
     )
-    model = onnx_from_module(low, example, ranges, _opset(form, opset))
+    model = onnx_from_module(low, example, ranges, _opset(form, opset), exactly=opset is not None)
     name_inputs(model.graph, module)
     tell("running the passes", 0.3)
     records = run_passes(model, ranges, form)
     name_outputs(model.graph, module)
     specs = input_specs(model.graph, ranges, inputs)
+    require_room(specs, ranges)
     outputs = tuple(tensor_spec(value) for value in model.graph.outputs)
     _require_float_output(low, outputs)
     options = CaseOptions(seed, case_sizes, max_cases)

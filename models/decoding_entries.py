@@ -15,10 +15,6 @@ from attnport.models.cached_stack import CachedStack
 from attnport.models.decoder_lm import FEED_FORWARDS, NORMS, DecoderLM
 from attnport.models.entry import Entry, Size, SizeType
 
-_SEQ, _PAST = Axis("seq", 1, 16, 512), Axis("past", 0, 64, 512)
-_TOTAL = AxisSum("total", ("past", "seq")).among({"seq": _SEQ, "past": _PAST})
-_AXES = (_SEQ, _PAST, _TOTAL, Axis("memory", 1, 128, 512))
-
 _LAYERS = {"d_model": 512, "num_heads": 8, "num_layers": 4}
 _CAPACITY = {"capacity": 1024}
 _STACK: dict[str, SizeType] = {"kv_heads": int, "rotary": bool, "theta": float, "bias": bool}
@@ -33,6 +29,14 @@ _LM: dict[str, SizeType] = {
 _IDS = ("token_ids:int64[batch,seq]=token_ids",)
 _POSITIONS = ("positions:int64[batch,seq]=positions",)
 _X = ("x:float32[batch,seq,d_model]=activation",)
+
+
+def _axes(sizes: Mapping[str, Size]) -> tuple[Axis, ...]:
+    """No more new tokens at a time than a static cache has room for."""
+    most = min(512, int(sizes.get("capacity", 512)))
+    seq, past = Axis("seq", 1, min(16, most), most), Axis("past", 0, 64, 512)
+    total = AxisSum("total", ("past", "seq")).among({"seq": seq, "past": past})
+    return (seq, past, total, Axis("memory", 1, 128, 512))
 
 
 def _caches(sizes: Mapping[str, Size]) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ DECODING = (
         "the attention stack, decoding: caches of keys and values in, and out with the new tokens",
         _LAYERS,
         _STACK,
-        axes=_AXES,
+        axes=_axes,
     ),
     Entry(
         "cached-stack-static",
@@ -87,7 +91,7 @@ DECODING = (
         "the same with caches of constant length, written in place",
         {**_LAYERS, **_CAPACITY},
         _STACK,
-        axes=_AXES,
+        axes=_axes,
     ),
     Entry(
         "decoder-lm",
@@ -96,7 +100,7 @@ DECODING = (
         "a decoder-only language model with caches: token ids to logits",
         {**_LAYERS, "vocab_size": 1024},
         _LM,
-        axes=_AXES,
+        axes=_axes,
     ),
     Entry(
         "decoder-lm-static",
@@ -105,6 +109,6 @@ DECODING = (
         "the same with caches of constant length, written in place",
         {**_LAYERS, "vocab_size": 1024, **_CAPACITY},
         _LM,
-        axes=_AXES,
+        axes=_axes,
     ),
 )

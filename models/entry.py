@@ -30,7 +30,7 @@ class Entry:
         defaults: The sizes that it has if not told otherwise.
         optional: Further sizes, by type, which the module has a default for.
         fixed: The sizes that belong to the name and cannot be set.
-        axes: The ranges of its axes, in place of the registry's own.
+        axes: Gives the ranges of its axes from its sizes, in place of the registry's own.
     """
 
     base: str
@@ -40,7 +40,7 @@ class Entry:
     defaults: Mapping[str, Size]
     optional: Mapping[str, SizeType]
     fixed: frozenset[str] = frozenset()
-    axes: tuple[Axis, ...] = ()
+    axes: Callable[[Mapping[str, Size]], tuple[Axis, ...]] | None = None
 
     def size_types(self) -> dict[str, SizeType]:
         """The sizes that can be set, with the type of each."""

@@ -167,7 +167,7 @@ def resolve(name: str, sizes: Mapping[str, object] | None = None) -> ModelSpec:
         make=make,
         make_args=lambda axis_sizes: example_args(inputs, axis_sizes),
         dynamic_shapes=dynamic_shapes_of(inputs),
-        axes=_axes(entry, inputs, int(made_with["d_model"])),
+        axes=_axes(entry, inputs, made_with),
         attentions=attentions,
         roles=roles_of(inputs),
         summary=entry.summary,
@@ -194,9 +194,14 @@ def _inputs(entry: Entry, sizes: Mapping[str, Size]) -> tuple[InputSpec, ...]:
     )
 
 
-def _axes(entry: Entry, inputs: tuple[InputSpec, ...], d_model: int) -> dict[str, Axis]:
+def _axes(
+    entry: Entry, inputs: tuple[InputSpec, ...], sizes: Mapping[str, Size]
+) -> dict[str, Axis]:
     """Batches are smaller where the model is wide, for the sake of memory on a workstation."""
-    batch = Axis("batch", 1, 2, 8) if d_model < 4096 else Axis("batch", 1, 1, 4)
-    known = (batch, *(entry.axes or (Axis("seq", 1, 128, 512), Axis("memory", 1, 128, 512))))
+    batch = Axis("batch", 1, 2, 8) if int(sizes["d_model"]) < 4096 else Axis("batch", 1, 1, 4)
+    own: tuple[Axis, ...] = (Axis("seq", 1, 128, 512), Axis("memory", 1, 128, 512))
+    if entry.axes is not None:
+        own = entry.axes(sizes)
+    known = (batch, *own)
     used = {name for spec in inputs for name in spec.symbols().values()}
     return {axis.name: axis for axis in known if axis.name in used}
