@@ -13,7 +13,6 @@ from attnport.engines import libraries
 from attnport.engines.lower_for_cpu import lower_for_cpu
 from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph, serialized
 from attnport.engines.lowering_table import TABLES, Situation, choose_form
-from attnport.errors import InternalError
 from attnport.export.bundle import Bundle
 from attnport.export.records import AttentionInfo
 
@@ -26,6 +25,10 @@ _CHANGED = frozenset(
     {"AveragePool", "GroupNormalization", "Resize", "QuantizeLinear", "DequantizeLinear", "Pad"}
 )
 _OPERATOR_OPSET = 23
+_NO_OPERATOR = (
+    "the operator cannot say what it does: its mask sets hidden scores to a number, or its queries "
+    "and values are of two dtypes"
+)
 
 
 def lower_bundle(bundle: Bundle, kind: str) -> LoweredGraph:
@@ -37,7 +40,6 @@ def lower_bundle(bundle: Bundle, kind: str) -> LoweredGraph:
 
     Raises:
         GraphError: If the graph cannot be read.
-        InternalError: If the lowered graph is not valid.
     """
     if kind == "ort-cpu":
         return lower_for_cpu(bundle)
@@ -58,16 +60,14 @@ def _lowered(bundle: Bundle, kind: str) -> LoweredGraph:
     infos = inspect_graph(model.graph, bundle.axes).attentions
     restampable = _is_restampable(model)
     run_passes(model, bundle.axes, form="attention")
-    operators = [node for node in model.graph if node.op_type == "Attention" and not node.domain]
-    recognised = [info for info in infos if info.rewritable]
-    if len(operators) != len(recognised):
-        raise InternalError(
-            f"{len(recognised)} attentions were recognised in {bundle.model_path}, and "
-            f"{len(operators)} became operators: please report the model"
-        )
+    operators = _operators(model, bundle)
     version = _ort_version()
     done = [_left(kind, info, bundle.dtype, version) for info in infos if not info.rewritable]
-    for info, node in zip(recognised, operators, strict=True):
+    for info in (info for info in infos if info.rewritable):
+        node = operators.get(info.name)
+        if node is None:
+            done.append(LoweredAttention(attention=info.name, form="pattern", reason=_NO_OPERATOR))
+            continue
         has_rows = all(rows_of(value) is not None for value in node.inputs[:3])
         at = Situation(info, bundle.dtype, has_rows, restampable, version)
         rule = choose_form(kind, at)
@@ -80,12 +80,31 @@ def _lowered(bundle: Bundle, kind: str) -> LoweredGraph:
         done.append(
             LoweredAttention(attention=info.name, form=rule.form, reason=rule.reason, node=name)
         )
+    if not any(one.node for one in done):
+        return LoweredGraph(None, _in_order(done, infos))
     if any(one.form == "attention" for one in done):
         model.opset_imports[""] = max(model.opset_imports[""], _OPERATOR_OPSET)
+    return LoweredGraph(serialized(model), _in_order(done, infos))
+
+
+def _operators(model: ir.Model, bundle: Bundle) -> dict[str, ir.Node]:
+    """The operator that each attention has become, by the attention's name."""
+    from attnport.export.passes import inspect_graph
+
+    nodes = {node.name: node for node in model.graph if node.op_type == "Attention"}
+    return {
+        info.name: nodes[name]
+        for info in inspect_graph(model.graph, bundle.axes).attentions
+        for name in info.nodes
+        if name in nodes and not nodes[name].domain
+    }
+
+
+def _in_order(
+    done: Sequence[LoweredAttention], infos: Sequence[AttentionInfo]
+) -> tuple[LoweredAttention, ...]:
     order = {info.name: number for number, info in enumerate(infos)}
-    return LoweredGraph(
-        serialized(model), tuple(sorted(done, key=lambda one: order[one.attention]))
-    )
+    return tuple(sorted(done, key=lambda one: order[one.attention]))
 
 
 def _left(

@@ -176,6 +176,23 @@ def test_an_unrecognised_attention_stays_and_says_why(
     assert "before 1.25 the operator runs unfused" in only.reason
 
 
+def test_what_no_operator_can_say_stays_a_pattern(attention_bundle: BundleMaker) -> None:
+    """Hidden scores of -10000 are not hidden: where all keys are, they all count the same."""
+    bundle = attention_bundle(dtype="float32", mask=True)
+    model = onnx.load(bundle.model_path)
+    for number in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(number)
+        if array.size == 1 and np.isneginf(array).any():
+            finite = np.full_like(array, -1e4)
+            number.CopyFrom(onnx.numpy_helper.from_array(finite, number.name))
+    onnx.save(model, bundle.model_path)
+    lowered = lower_bundle(bundle, "ort-cuda")
+    assert lowered.content is None
+    (attention,) = lowered.attentions
+    assert attention.form == "pattern"
+    assert "sets hidden scores to a number" in attention.reason
+
+
 def test_the_profile_names_what_ran(attention_bundle: BundleMaker, form: str) -> None:
     bundle = attention_bundle(dtype="float32", causal="add")
     lowered, feeds = lower_bundle(bundle, "ort-cuda"), feeds_of(bundle, 5)
