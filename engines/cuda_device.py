@@ -46,6 +46,24 @@ class Device(Protocol):
     def free_graph(self, graph: Any) -> None:
         """Gives a graph back."""
 
+    def new_event(self) -> Any:
+        """A point in time on the device, to be recorded."""
+
+    def free_event(self, event: Any) -> None:
+        """Gives an event back."""
+
+    def record(self, event: Any, stream: int) -> None:
+        """Marks the event when the stream has done all that was given to it so far."""
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        """Milliseconds between two events of a stream that is done."""
+
+    def cache_bytes(self) -> int:
+        """Size of the level-2 cache."""
+
+    def free_bytes(self) -> int:
+        """Memory that is free."""
+
 
 class CudaDevice:
     """The current CUDA device of this process.
@@ -105,6 +123,27 @@ class CudaDevice:
 
     def free_graph(self, graph: Any) -> None:
         self._checked(self._cuda.cudaGraphExecDestroy(graph))
+
+    def new_event(self) -> Any:
+        return self._checked(self._cuda.cudaEventCreate())
+
+    def free_event(self, event: Any) -> None:
+        self._checked(self._cuda.cudaEventDestroy(event))
+
+    def record(self, event: Any, stream: int) -> None:
+        self._checked(self._cuda.cudaEventRecord(event, stream))
+
+    def elapsed_ms(self, start: Any, end: Any) -> float:
+        return float(self._checked(self._cuda.cudaEventElapsedTime(start, end)))
+
+    def cache_bytes(self) -> int:
+        current = self._checked(self._cuda.cudaGetDevice())
+        which = self._cuda.cudaDeviceAttr.cudaDevAttrL2CacheSize
+        return int(self._checked(self._cuda.cudaDeviceGetAttribute(which, current)))
+
+    def free_bytes(self) -> int:
+        status, free, _ = self._cuda.cudaMemGetInfo()
+        return int(self._checked((status, free)))
 
     def _checked(self, answer: tuple[Any, ...]) -> Any:
         """The value of an answer (status, value…)."""

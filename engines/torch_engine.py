@@ -56,11 +56,10 @@ class TorchEngine(Engine):
         from attnport.export.module_forms import call_module, to_numpy, to_torch
 
         checked = self._check(feeds)
-        if self._module is None:
-            raise UsageError(f"this {self.kind} engine was closed: open it again")
+        module = self.module
         tensors = {name: to_torch(array) for name, array in checked.items()}
-        with _ONE_AT_A_TIME, _settings(self.kind, self._threads), _naming_compiler(self.kind):
-            results = call_module(self._module, tensors)
+        with _ONE_AT_A_TIME, settings(self.kind, self._threads), _naming_compiler(self.kind):
+            results = call_module(module, tensors)
         if len(results) != len(self.outputs):
             raise ModuleError(
                 f"the module returned {len(results)} tensors, and the bundle has "
@@ -70,6 +69,17 @@ class TorchEngine(Engine):
             output.name: to_numpy(result)
             for output, result in zip(self.outputs, results, strict=True)
         }
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The form of the module that it runs.
+
+        Raises:
+            UsageError: If the engine was closed.
+        """
+        if self._module is None:
+            raise UsageError(f"this {self.kind} engine was closed: open it again")
+        return self._module
 
     def placement(self) -> dict[str, int]:
         """How many submodules without parts of their own the CPU runs."""
@@ -104,7 +114,7 @@ class TorchEngine(Engine):
         from attnport.export.module_forms import calls_sdpa, to_torch
 
         feeds = {name: to_torch(array) for name, array in _smallest_feeds(bundle).items()}
-        with _ONE_AT_A_TIME, _settings(self.kind, self._threads):
+        with _ONE_AT_A_TIME, settings(self.kind, self._threads):
             return calls_sdpa(module, feeds)
 
 
@@ -128,7 +138,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @contextlib.contextmanager
-def _settings(kind: str, threads: int | None) -> Iterator[None]:
+def settings(kind: str, threads: int | None) -> Iterator[None]:
     """PyTorch's process-wide settings for one run, put back afterwards.
 
     The fast path of nn.MultiheadAttention and nn.TransformerEncoder is off: it is not what is

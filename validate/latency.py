@@ -4,8 +4,11 @@ All engines of a bundle are measured by one process that does nothing else, with
 told to sleep, in turns whose order is shuffled in each round. One engine is entered twice (the A/A
 test): what the method sees between it and itself is what it cannot tell from no difference.
 
-What is timed is `Engine.run`, arrays in and arrays out. Engines of one device and one dtype are
-compared; so far that is the CPU, where half precision is emulated and its latency worth nothing.
+On a CPU what is timed is `Engine.run`, arrays in and arrays out; half precision is emulated there,
+and its latency worth nothing. On a GPU it is one run between two events, its inputs on the device
+already, rotated beyond the cache, with and without CUDA graphs; copies are stated apart. Engines of one
+device and one dtype are compared, and each device is measured by a process of its own. **The GPU's part
+is unrun.**
 """
 
 from __future__ import annotations
@@ -24,7 +27,12 @@ from attnport.engines.kinds import KINDS, availability, engine_kind
 from attnport.errors import UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.records import CaseRecord
-from attnport.validate.latency_job import LatencyJob
+from attnport.validate.latency_job import (
+    GRAPH_ENDING,
+    ON_DEVICE_ENDING,
+    Device,
+    LatencyJob,
+)
 from attnport.validate.latency_process import samples_from_job
 from attnport.validate.latency_result import measurements_from_samples
 from attnport.validate.report import Measurement
@@ -80,29 +88,63 @@ def measure_latency(
         UsageError: If the case or an engine does not exist, or a number makes no sense.
     """
     _check(module, module_maker, seconds, rounds)
-    peers = peers and (module is not None or module_maker is not None)
-    wanted, left_out = _comparable(bundle, [*kinds, *(_torch_forms() if peers else ())])
-    if not wanted:
-        return LatencyResult((), left_out)
-    record = _case(bundle, case)
-    with tempfile.TemporaryDirectory(prefix="attnport-latency-") as temporary:
-        folder = Path(temporary)
+    with_module = peers and (module is not None or module_maker is not None)
+    by_device, left_out = _by_device(bundle, kinds, with_module)
+    found: list[Measurement] = []
+    for device, entries in by_device.items():
         job = LatencyJob(
             bundle=str(bundle.path.absolute()),
-            kinds=tuple(wanted),
-            case=record.name,
+            kinds=tuple(entries),
+            device=device,
+            case=_case(bundle, case).name,
             seconds=seconds,
             rounds=rounds,
             threads=threads or _usable_cores(),
             seed=seed,
-            stock=peers and "ort-cpu" in wanted,
+            stock=with_module and "ort-cpu" in entries,
             module_maker=module_maker,
             module_argument=bundle.manifest.source,
         )
-        samples, outcome = samples_from_job(job, module, folder)
-    left_out |= outcome.left_out
-    found = measurements_from_samples(bundle, job, samples, outcome.same_as)
-    return LatencyResult(found, left_out)
+        with tempfile.TemporaryDirectory(prefix="attnport-latency-") as folder:
+            samples, outcome = samples_from_job(job, module, Path(folder))
+        left_out |= outcome.left_out
+        found += measurements_from_samples(
+            bundle, job, samples, outcome.same_as, outcome.facts, outcome.note
+        )
+    return LatencyResult(tuple(found), left_out)
+
+
+def _by_device(
+    bundle: Bundle, kinds: Sequence[str], with_module: bool
+) -> tuple[dict[Device, list[str]], dict[str, str]]:
+    """The entries of each device, and why other kinds are left out."""
+    left_out: dict[str, str] = {}
+    on: dict[Device, list[str]] = {"cpu": [], "cuda": []}
+    for kind in dict.fromkeys([*kinds, *(_torch_forms() if with_module else ())]):
+        device = engine_kind(kind).device
+        if device == "cuda" and availability(kind):
+            left_out[kind] = availability(kind)
+        elif device == "cpu" and bundle.dtype in ("float16", "bfloat16"):
+            left_out[kind] = f"{bundle.dtype} is emulated on a CPU: its latency says nothing"
+        else:
+            on[device].append(kind)
+    if on["cuda"]:
+        on["cuda"] = _device_entries(on["cuda"], with_module)
+    return {device: entries for device, entries in on.items() if entries}, left_out
+
+
+def _device_entries(kinds: Sequence[str], with_module: bool) -> list[str]:
+    """Each engine and each torch form that the device can run, as it is and as a CUDA graph."""
+    entries = list(kinds)
+    if with_module and _torch_has_cuda():
+        entries += [kind + ON_DEVICE_ENDING for kind in _torch_forms()]
+    return [entry + ending for entry in entries for ending in ("", GRAPH_ENDING)]
+
+
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _torch_forms() -> list[str]:
@@ -142,17 +184,6 @@ def _check(
         raise UsageError(
             f"rounds={rounds} and seconds={seconds}: give at least 2 rounds and more than 0 seconds"
         )
-
-
-def _comparable(bundle: Bundle, kinds: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Which kinds run on the CPU in a dtype that it computes in, and why the others do not."""
-    left_out: dict[str, str] = {}
-    for kind in dict.fromkeys(kinds):
-        if engine_kind(kind).device != "cpu":
-            left_out[kind] = "it runs on a GPU, and engines of different devices are not compared"
-        elif bundle.dtype in ("float16", "bfloat16"):
-            left_out[kind] = f"{bundle.dtype} is emulated on a CPU: its latency says nothing"
-    return [kind for kind in dict.fromkeys(kinds) if kind not in left_out], left_out
 
 
 def _case(bundle: Bundle, name: str | None) -> CaseRecord:

@@ -15,6 +15,7 @@ import numpy as np
 from attnport.engines.open import open_engine
 from attnport.errors import AttnportError, EngineUnavailableError
 from attnport.export.bundle import Bundle
+from attnport.validate.latency_device import DeviceEngines
 from attnport.validate.latency_job import (
     JOB,
     MODULE,
@@ -26,7 +27,7 @@ from attnport.validate.latency_job import (
     LatencyOutcome,
 )
 from attnport.validate.latency_module import make_module, unpickle_module
-from attnport.validate.latency_turns import Run, take_turns, warm_up
+from attnport.validate.latency_turns import Run, Turn, clock_turn, take_turns, warm_up
 from attnport.validate.stock_export import STOCK, open_stock
 
 if TYPE_CHECKING:
@@ -43,13 +44,18 @@ def main(folder: Path) -> None:
         field.enter(kind, kind)
     if job.stock:
         field.enter(STOCK, STOCK)
-    same_as = next((kind for kind in ("torch-eager", *field.runs) if kind in field.runs), None)
+    same_as = next((kind for kind in (job.eager, *field.runs) if kind in field.runs), None)
     if same_as is not None:
         field.enter(SAME, same_as)
     runs = field.runs
-    samples = take_turns(runs, field.run_seconds, job.seconds, job.rounds, job.seed)
+    samples = take_turns(runs, field.run_seconds, job.seconds, job.rounds, job.seed, field.turn)
     np.savez(folder / SAMPLES, **samples)  # type: ignore[arg-type]  # keywords are arrays here
-    outcome = LatencyOutcome(same_as=same_as if SAME in samples else None, left_out=field.left_out)
+    outcome = LatencyOutcome(
+        same_as=same_as if SAME in samples else None,
+        left_out=field.left_out,
+        facts=field.on_device.facts() if field.on_device else {},
+        note=field.on_device.rotation.words if field.on_device else "",
+    )
     (folder / OUTCOME).write_text(outcome.model_dump_json(), "utf-8")
 
 
@@ -60,6 +66,8 @@ class _Field:
         runs: What one run of each is.
         run_seconds: About how long it takes.
         left_out: Why the others do not take part.
+        on_device: What opens them on a device; None on the CPU.
+        turn: What times them.
     """
 
     def __init__(self, folder: Path, job: LatencyJob) -> None:
@@ -67,7 +75,8 @@ class _Field:
         self._job = job
         # The process that asks has compared the hashes.
         self._bundle = Bundle.load(job.bundle, verify=False)
-        self._feeds = self._bundle.load_case(job.case).inputs
+        case = self._bundle.load_case(job.case)
+        self._feeds = case.inputs
         self.runs: dict[str, Run] = {}
         self.run_seconds: dict[str, float] = {}
         self.left_out: dict[str, str] = {}
@@ -77,6 +86,11 @@ class _Field:
         except AttnportError as err:
             torch_kinds = [kind for kind in job.kinds if kind.startswith("torch-")]
             self.left_out = dict.fromkeys(torch_kinds, str(err))
+        self.on_device: DeviceEngines | None = None
+        self.turn: Turn = clock_turn
+        if job.device == "cuda":
+            self.on_device = DeviceEngines(self._bundle, case, self._module)
+            self.turn = self.on_device.timer.turn
 
     def enter(self, name: str, kind: str) -> None:
         """Opens an engine and warms it up; one that fails is left out."""
@@ -85,14 +99,18 @@ class _Field:
         # Read by the asking process, should the engine take this one down.
         (self._folder / STAGE).write_text(kind, "utf-8")
         try:
-            engine = self._open(kind)
-            run = _runner(engine, self._feeds)
-            self.run_seconds[name] = warm_up(run)
+            run = self._run_of(kind)
+            self.run_seconds[name] = warm_up(run, self.turn)
             self.runs[name] = run
         except AttnportError as err:
             self.left_out[name] = str(err)
         except Exception as err:  # whatever the engine's own library raises
             self.left_out[name] = f"it failed when it was run: {err}"
+
+    def _run_of(self, kind: str) -> Run:
+        if self.on_device is not None:
+            return self.on_device.open(kind)
+        return _runner(self._open(kind), self._feeds)
 
     def _open(self, kind: str) -> Engine:
         if kind != STOCK:

@@ -18,11 +18,14 @@ from attnport.validate.latency_stats import (
 )
 from attnport.validate.report import Measurement
 
-EAGER = "torch-eager"
-
 
 def measurements_from_samples(
-    bundle: Bundle, job: LatencyJob, samples: Mapping[str, np.ndarray], same_as: str | None
+    bundle: Bundle,
+    job: LatencyJob,
+    samples: Mapping[str, np.ndarray],
+    same_as: str | None,
+    facts: Mapping[str, Number] | None = None,
+    about: str = "",
 ) -> tuple[Measurement, ...]:
     """One Measurement for each engine, and the A/A test last.
 
@@ -33,6 +36,8 @@ def measurements_from_samples(
         job: How.
         samples: (R, k) latencies in microseconds by kind, and those of the A/A entry.
         same_as: The kind that the A/A entry is; None where there is none.
+        facts: Further values of each: how inputs were rotated, what copies take.
+        about: What a reader must know of all of them; it ends every note but the A/A test's.
     """
     engines = {kind: found for kind, found in samples.items() if kind != SAME}
     torch_forms = [kind for kind in engines if kind.startswith("torch-")]
@@ -49,22 +54,22 @@ def measurements_from_samples(
             dtype=bundle.dtype,
             engine=kind,
             case=job.case,
-            values={**values, "threads": job.threads},
+            values={**values, "threads": job.threads, **(facts or {})},
             note=note,
         )
 
     found = []
     for kind, latencies in engines.items():
         values: dict[str, Number] = dict(summary(latencies))
-        if EAGER in engines and kind != EAGER:
-            eager = ratio_of_medians(latencies, engines[EAGER], seed=job.seed)
+        if job.eager in engines and kind != job.eager:
+            eager = ratio_of_medians(latencies, engines[job.eager], seed=job.seed)
             values |= _named(eager, "eager_ratio")
         note = _alone(fastest)
         if fastest is not None and kind != fastest:
             ratio = ratio_of_medians(latencies, engines[fastest], seed=job.seed)
             values |= {**_named(ratio, "ratio"), "reference": fastest}
             note = _words(ratio, same, fastest)
-        found.append(measurement(kind, values, note))
+        found.append(measurement(kind, values, f"{note}; {about}" if about else note))
     if same is not None and same_as is not None:
         values = {**summary(samples[SAME]), **_named(same, "ratio"), "reference": same_as}
         found.append(measurement(same_as, values, _same_words(same, same_as)))
@@ -80,7 +85,11 @@ def _named(ratio: Ratio, name: str) -> dict[str, Number]:
 
 
 def _alone(fastest: str | None) -> str:
-    return "no torch form to compare with" if fastest is None else "the fastest torch form"
+    return (
+        "no torch form to compare with: add one, such as -e torch-eager"
+        if fastest is None
+        else "the fastest torch form"
+    )
 
 
 def _words(ratio: Ratio, same: Ratio | None, reference: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import subprocess
 import sys
 import time
@@ -16,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-Answer = dict[str, Any]
-_CALLS = 100
+from benchmarks.gpu.common import CALLS, ENGINES, Answer, bundles_of, milliseconds, not_run
+from benchmarks.gpu.speed import latency_step, speed_step
+
 _SMALL_BYTES = 1 << 20  # of a case that a CPU computes in half precision, too
-_ENGINES = ("ort-cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "ort-cpu")
 
 
 def torch_step(out: Path) -> Answer:
@@ -55,8 +54,8 @@ def _torch_row(torch: Any, module: Any, x: Any, on: str, form: str) -> Answer:
     given = x.to(on)
     with torch.inference_mode():
         error = (half(given).double().cpu() - wide(x.double())).abs().max().item()
-        calls = 5 if on == "cpu" else _CALLS
-        took = _milliseconds(lambda: half(given), _waits(torch, on), calls)
+        calls = 5 if on == "cpu" else CALLS
+        took = milliseconds(lambda: half(given), _waits(torch, on), calls)
     name = f"{x.shape[-1]} wide, {x.shape[1]} tokens"
     return {
         "module": name, "form": form, "device": on, "max error": f"{error:.2e}",
@@ -71,7 +70,7 @@ def graphs_step(out: Path) -> Answer:
 
     prepared = sorted((out / "prepared").glob("*/model.onnx"))
     if not prepared:
-        return _not_run("nothing was prepared: run `python -m benchmarks.gpu.prepare` elsewhere")
+        return not_run("nothing was prepared: run `python -m benchmarks.gpu.prepare` elsewhere")
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()
     listed = onnxruntime.get_available_providers()
@@ -120,7 +119,7 @@ def _graph_row(np: Any, session: Any, file: Path, case: Path, calls: int) -> Ans
         "max error": f"{worst:.2e}",
         "within bound": within,
         "first ms": f"{1e3 * first:.2f}",
-        "ms": _milliseconds(lambda: session.run(names, feeds), lambda: None, calls),
+        "ms": milliseconds(lambda: session.run(names, feeds), lambda: None, calls),
     }
 
 
@@ -139,20 +138,20 @@ def doctor_step(out: Path) -> Answer:
 
 
 def proof_step(out: Path) -> Answer:
-    """Exports where it can, else takes what was prepared; builds, proves and times every engine."""
+    """Exports where it can, else takes what was prepared; builds and proves every engine."""
     from attnport.engines.kinds import availability
     from attnport.validate.prove import prove
     from attnport.validate.requirements import Requirements
 
-    runnable = [kind for kind in _ENGINES if not availability(kind)]
+    runnable = [kind for kind in ENGINES if not availability(kind)]
     on_device = [kind for kind in runnable if kind != "ort-cpu"]
-    bundles = _bundles(out)
+    bundles = bundles_of(out)
     if not bundles:
-        return _not_run("there is no exporter, and nothing was prepared")
+        return not_run("there is no exporter, and nothing was prepared")
     rows, verdicts = [], set()
     for bundle in bundles:
         require = Requirements(parity=tuple(runnable))
-        report = prove(bundle, _ENGINES, require=require, latency=bool(runnable))
+        report = prove(bundle, ENGINES, require=require)
         report.save(out / f"proof-{bundle.name}.json")
         verdicts.add(report.verdict)
         rows += [
@@ -164,7 +163,7 @@ def proof_step(out: Path) -> Answer:
     if "failed" in verdicts:
         return {"status": "failed", "reason": "see the rows with status failed", "rows": rows}
     if not on_device:
-        missing = "; ".join(f"{kind}: {availability(kind)}" for kind in _ENGINES[:-1])
+        missing = "; ".join(f"{kind}: {availability(kind)}" for kind in ENGINES[:-1])
         return {
             "status": "not run",
             "reason": f"no engine runs on a device: {missing}",
@@ -184,7 +183,7 @@ def foreign_step(out: Path) -> Answer:
 
     plans = sorted((out / "prepared").glob("*/plan-*/*.plan"))
     if not plans:
-        return _not_run("nothing was prepared: run `python -m benchmarks.gpu.prepare` elsewhere")
+        return not_run("nothing was prepared: run `python -m benchmarks.gpu.prepare` elsewhere")
     lack = availability("tensorrt-rtx")
     rows: list[Answer] = []
     for path in plans:
@@ -218,43 +217,8 @@ def foreign_step(out: Path) -> Answer:
     return {"status": "passed", "rows": rows}
 
 
-def speed_step(out: Path) -> Answer:
-    """Calls of one thread, with and without CUDA graphs, and of four."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    from attnport.engines.build import build_engine
-    from attnport.engines.kinds import availability
-    from attnport.engines.open import open_engine
-    from attnport.errors import AttnportError
-
-    kinds = [kind for kind in _ENGINES[:-1] if not availability(kind)]
-    bundles = _bundles(out)
-    if not kinds or not bundles:
-        return _not_run(availability("tensorrt-rtx") or "there is no bundle")
-    rows = []
-    for bundle in bundles[:2]:
-        feeds = bundle.load_case(bundle.manifest.cases[-1].name).inputs
-        for kind in kinds:
-            for graphs in (False, True) if kind.startswith("tensorrt") else (False,):
-                row: Answer = {"model": bundle.name, "engine": kind, "CUDA graphs": graphs}
-                rows.append(row)
-                try:
-                    build_engine(bundle, kind)
-                    with (
-                        open_engine(bundle, kind, cuda_graphs=graphs) as engine,
-                        ThreadPoolExecutor(4) as pool,
-                    ):
-                        row["ms"] = _milliseconds(lambda: engine.run(feeds), lambda: None, _CALLS)  # noqa: B023
-                        start = time.perf_counter()
-                        list(pool.map(lambda _: engine.run(feeds), range(_CALLS)))  # noqa: B023
-                        row["calls/s, 4 threads"] = f"{_CALLS / (time.perf_counter() - start):.0f}"
-                except AttnportError as err:
-                    row["ms"] = f"not run: {err}"
-    return {"status": "passed", "rows": rows}
-
-
 def tests_step(out: Path) -> Answer:
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/engines", "-p",
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/engines", "tests/validate", "-p",
                "no:cacheprovider"]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -270,49 +234,8 @@ def tests_step(out: Path) -> Answer:
     return {"status": "passed", "rows": rows}
 
 
-def _bundles(out: Path) -> list[Any]:
-    """Exported here where torch and onnxscript are, else those that were prepared."""
-    import importlib.util
-
-    from attnport.export.bundle import Bundle
-
-    if all(importlib.util.find_spec(name) for name in ("torch", "onnxscript")):
-        from benchmarks.gpu.prepare import MODELS
-
-        from attnport.models.sources import spec_from_source
-        from attnport.pipeline_run import bundle_from_spec
-
-        folder = out / "bundles"
-        return [
-            Bundle.load(folder / model)
-            if (folder / model / "bundle.json").exists()
-            else bundle_from_spec(
-                spec_from_source(model), folder / model, dtype="float16", max_cases=6
-            )
-            for model in MODELS
-        ]
-    return [Bundle.load(file.parent) for file in sorted(out.glob("prepared/*/bundle.json"))]
-
-
-def _milliseconds(call: Callable[[], object], wait: Callable[[], None], calls: int) -> str:
-    """The median of so many calls, after three that are not counted."""
-    times = []
-    for number in range(calls + 3):
-        wait()
-        start = time.perf_counter()
-        call()
-        wait()
-        if number >= 3:
-            times.append(time.perf_counter() - start)
-    return f"{1e3 * statistics.median(times):.3f}"
-
-
 def _waits(torch: Any, on: str) -> Callable[[], None]:
     return torch.cuda.synchronize if on == "cuda" else lambda: None
-
-
-def _not_run(reason: str) -> Answer:
-    return {"status": "not run", "reason": reason}
 
 
 _STEPS: dict[str, Callable[[Path], Answer]] = {
@@ -321,6 +244,7 @@ _STEPS: dict[str, Callable[[Path], Answer]] = {
     "doctor": doctor_step,
     "proof": proof_step,
     "foreign": foreign_step,
+    "latency": latency_step,
     "speed": speed_step,
     "tests": tests_step,
 }

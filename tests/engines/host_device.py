@@ -22,6 +22,11 @@ class HostDevice:
         self.streams: dict[int, list[str]] = {}
         self.graphs = 0
         self.allocations = 0
+        self.events = 0
+        # Time as work makes it pass: a run and a copy take these many milliseconds each.
+        self.now_ms: dict[int, float] = {}
+        self.run_ms, self.copy_ms = 2.0, 0.5
+        self.cache = 1 << 10
         self._recording: dict[int, list[Callable[[], None]]] = {}
         self._lock = threading.Lock()
 
@@ -48,11 +53,13 @@ class HostDevice:
         assert address in self.memory
         assert array.flags.c_contiguous
         self.streams[stream].append("in")
+        self._pass(stream, self.copy_ms)
         ctypes.memmove(address, array.ctypes.data, array.nbytes)
 
     def copy_out(self, array: np.ndarray, address: int, stream: int) -> None:
         assert address in self.memory
         self.streams[stream].append("out")
+        self._pass(stream, self.copy_ms)
         ctypes.memmove(array.ctypes.data, address, array.nbytes)
 
     def synchronize(self, stream: int) -> None:
@@ -66,6 +73,7 @@ class HostDevice:
 
     def launch_graph(self, graph: list[Callable[[], None]], stream: int) -> None:
         self.streams[stream].append("graph")
+        self._pass(stream, self.run_ms)
         for work in graph:
             work()
 
@@ -78,7 +86,30 @@ class HostDevice:
             self._recording[stream].append(work)
         else:
             self.streams[stream].append("run")
+            self._pass(stream, self.run_ms)
             work()
+
+    def new_event(self) -> list[float]:
+        self.events += 1
+        return []
+
+    def free_event(self, event: list[float]) -> None:
+        self.events -= 1
+
+    def record(self, event: list[float], stream: int) -> None:
+        event[:] = [self.now_ms.get(stream, 0.0)]
+
+    def elapsed_ms(self, start: list[float], end: list[float]) -> float:
+        return end[0] - start[0]
+
+    def cache_bytes(self) -> int:
+        return self.cache
+
+    def free_bytes(self) -> int:
+        return 1 << 20
+
+    def _pass(self, stream: int, milliseconds: float) -> None:
+        self.now_ms[stream] = self.now_ms.get(stream, 0.0) + milliseconds
 
 
 class DoublingEngine:

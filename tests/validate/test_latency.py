@@ -128,7 +128,7 @@ def test_noisy_machine_is_said(bundle: Bundle) -> None:
 
 def test_without_a_torch_form_there_is_no_ratio(bundle: Bundle) -> None:
     (only,) = measurements_from_samples(bundle, job(bundle), {"ort-cpu": samples(100, 1)}, None)
-    assert only.note == "no torch form to compare with"
+    assert only.note == "no torch form to compare with: add one, such as -e torch-eager"
     assert "ratio" not in only.values
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.validate.test_table import on, parity, report
+from tests.validate.test_table import measured, on, parity, report
 
 from attnport.cli.report_table import show_report
 from attnport.validate.fusion import EVERY
@@ -29,3 +29,12 @@ def test_that_no_attention_was_found_stands_beside_the_answer(
     shown = capsys.readouterr().out
     assert "no attention found" in shown
     assert f"proved: Yes. The one requirement passed.\n  mha float16: {said}" in shown
+
+
+def test_a_latency_that_nothing_is_compared_with_says_what_to_add(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    note = "no torch form to compare with: add one, such as -e torch-eager"
+    alone = measured("latency", "ort-cpu", {"median_us": 1.0}, note)
+    show_report(report(parity("ort-cpu", "b1n1", "passed"), measurements=(alone,)))
+    assert f"[2] ort-cpu: {note}" in capsys.readouterr().out

@@ -77,7 +77,7 @@ def _cells(row: Row, notes: _Notes, *, several_plans: bool) -> tuple[str, ...]:
         _lines(_fused(cell, notes) for cell in summary.fused_into),
         summary.causal,
         _kernels(summary.kernels, several=several_plans),
-        _lines(text for text, _ in row.speed if not text.endswith("not compared")),
+        _lines(_speed(short, long, notes) for short, long in row.speed),
     )
 
 
@@ -108,6 +108,10 @@ def _alike(unproved: Sequence[str]) -> list[str]:
         engine, _, said = text.partition(": ")
         engines.setdefault(said, []).append(engine)
     return [f"{', '.join(names)}: {said}" for said, names in engines.items()]
+
+
+def _speed(short: str, long: str, notes: _Notes) -> str:
+    return notes.mark(long) if short.endswith("not compared") else short
 
 
 def _fused(cell: str, notes: _Notes) -> str:
