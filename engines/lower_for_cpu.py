@@ -1,4 +1,7 @@
-"""The graph of a bundle as ONNX Runtime on the CPU is given it: long causal attentions in chunks."""
+"""The graph of a bundle as ONNX Runtime on the CPU is given it.
+
+Long causal attentions are cut into chunks, and GELUs stand as its fusion knows them.
+"""
 
 from __future__ import annotations
 
@@ -18,39 +21,54 @@ if TYPE_CHECKING:
 
 
 def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
-    """Cuts the causal attentions whose usual number of queries is large enough.
+    """Cuts the causal attentions whose usual number of queries is large enough; turns GELUs.
 
     Raises:
         GraphError: If the graph cannot be read.
     """
+    from attnport.export.gelu_order import reorder_gelus
+    from attnport.export.onnx_file import load_onnx
+
+    infos = bundle.manifest.attentions
+    cuts = _may_cut(bundle)
+    # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
+    turns = bundle.dtype == "float32"
+    if not cuts and not turns:
+        return LoweredGraph(None, tuple(_choice(bundle, info, 1) for info in infos))
+    model = load_onnx(bundle.model_path)
+    chunks = _cut(model, bundle) if cuts else {}
+    turned = reorder_gelus(model.graph).changed if turns else 0
+    done = tuple(_choice(bundle, info, chunks.get(info.name, 1)) for info in infos)
+    if not turned and max(chunks.values(), default=1) == 1:
+        return LoweredGraph(None, done)
+    return LoweredGraph(serialized(model), done)
+
+
+def _may_cut(bundle: Bundle) -> bool:
+    """Whether some attention is purely causal, and some axis long enough."""
     infos = bundle.manifest.attentions
     longest = max((axis.opt for axis in bundle.axes.values()), default=1)
     static = [n for spec in bundle.manifest.inputs for n in spec.shape if isinstance(n, int)]
     hopeful = any(info.causal and info.mask == "none" for info in infos)
-    if not hopeful or causal_chunks(max([longest, *static])) == 1:
-        return LoweredGraph(None, tuple(_choice(bundle, info, 1) for info in infos))
-    return _cut(bundle, infos)
+    return hopeful and causal_chunks(max([longest, *static])) > 1
 
 
-def _cut(bundle: Bundle, infos: Sequence[AttentionInfo]) -> LoweredGraph:
+def _cut(model: ir.Model, bundle: Bundle) -> dict[str, int]:
+    """Cuts what is worth it, and says into how many chunks each attention is cut."""
     import onnx_ir.passes.common as common
 
     from attnport.export.asking_sizes import sizes_to_ask_at
     from attnport.export.chunk_causal import chunk_causal
     from attnport.export.concrete import ConcreteGraph
-    from attnport.export.onnx_file import load_onnx
 
-    model = load_onnx(bundle.model_path)
+    infos = bundle.manifest.attentions
     common.ShapeInferencePass()(model)  # the chunks need the dtype of the queries
     asked = sizes_to_ask_at(model.graph, bundle.axes)
     graphs = [ConcreteGraph(model.graph, sizes) for sizes in asked]
     chunks = {info.name: _chunks(model.graph, info, graphs, bundle) for info in infos}
     chosen = {name: count for name, count in chunks.items() if count > 1}
-    done = tuple(_choice(bundle, info, chunks[info.name]) for info in infos)
-    if not chosen:
-        return LoweredGraph(None, done)
     chunk_causal(model.graph, chosen, {info.name: info for info in infos})
-    return LoweredGraph(serialized(model), done)
+    return chunks
 
 
 def _chunks(
