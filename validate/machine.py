@@ -28,7 +28,11 @@ _LIBRARIES = (
     "tensorrt-rtx-cu13",
     "torch",
 )
-_SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+_SMI = (
+    "nvidia-smi",
+    "--query-gpu=name,driver_version,memory.total,clocks.max.sm",
+    "--format=csv,noheader",
+)
 
 
 def this_machine() -> Machine:

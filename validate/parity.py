@@ -10,12 +10,18 @@ from attnport.engines.engine import Engine
 from attnport.errors import InternalError
 from attnport.export.bundle import Bundle, Case
 from attnport.export.records import CaseRecord
+from attnport.validate.device_peer import DevicePeer
 from attnport.validate.finding import Finding, Number, Subject
 from attnport.validate.judgement import judge_outputs, judgement_of_refusal
 
 
 def check_parity(
-    engine: Engine, bundle: Bundle, case: Case | str, *, required: bool = True
+    engine: Engine,
+    bundle: Bundle,
+    case: Case | str,
+    *,
+    required: bool = True,
+    peer: DevicePeer | None = None,
 ) -> tuple[Finding, ...]:
     """Runs one case and judges every output.
 
@@ -24,6 +30,7 @@ def check_parity(
         bundle: What it was made from.
         case: One of the bundle's cases, or its name.
         required: Whether parity is required of this engine.
+        peer: PyTorch on the engine's device: `pytorch_gpu_max` and `pytorch_gpu_mean` are its errors.
 
     Returns:
         A Finding for each output of the bundle, and one for each that it does not have.
@@ -43,6 +50,7 @@ def check_parity(
         judged = dict.fromkeys(names, judgement_of_refusal(err))
     else:
         judged = judge_outputs(outputs, bundle.manifest.outputs, case)
+    beside = peer.errors(case) if peer else {}
     subject = Subject.of(bundle, engine.kind)
     return tuple(
         subject.finding(
@@ -51,7 +59,7 @@ def check_parity(
             found.status,
             found.message,
             required=required and found.counts,
-            numbers=found.numbers | case_numbers(case.record),
+            numbers=found.numbers | beside.get(name, {}) | case_numbers(case.record),
         )
         for name, found in judged.items()
     )

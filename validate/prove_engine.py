@@ -10,6 +10,7 @@ from attnport.engines.plan import EnginePlan
 from attnport.errors import AttnportError, InternalError
 from attnport.export.bundle import Bundle, Case
 from attnport.validate.coverage import coverage
+from attnport.validate.device_peer import DevicePeer
 from attnport.validate.finding import Finding, Subject
 from attnport.validate.parity import check_parity
 from attnport.validate.placement import check_placement
@@ -44,6 +45,7 @@ def judge_engine(
     bench: Bench,
     *,
     required: bool,
+    peer: DevicePeer | None = None,
     reopen: Callable[[], Engine] | None = None,
 ) -> list[Finding]:
     """Every Finding that needs the engine to run.
@@ -53,6 +55,7 @@ def judge_engine(
         plan: What it runs, for reproducers.
         bench: The cases, and what comes with them.
         required: Whether parity is required of it.
+        peer: PyTorch on the engine's device, whose errors are stated beside its own.
         reopen: Opens it once more, to compare; None to leave that out.
     """
     bundle, subject = bench.bundle, Subject.of(bench.bundle, engine.kind)
@@ -62,7 +65,8 @@ def judge_engine(
     for stored in bench.cases:
         bench.tell(f"{engine.kind}: {stored.name}")
         case = stored.load()
-        parity += _kept(check_parity(engine, bundle, case, required=required), plan, case, bench)
+        judged = check_parity(engine, bundle, case, required=required, peer=peer)
+        parity += _kept(judged, plan, case, bench)
         found = list(check_properties(engine, bundle, case, required=required))
         if stored is repeated:
             found += _repeats(engine, reopen, bundle, case, required)

@@ -23,12 +23,15 @@ from attnport.export.bundle import Bundle
 from attnport.export.records import Inspection
 from attnport.validate.cost import build_cost
 from attnport.validate.coverage import COVERAGE
+from attnport.validate.device_peer import peer_of
 from attnport.validate.extent import Extent
 from attnport.validate.finding import Finding, Obstacle, Subject
 from attnport.validate.fusion import check_causal, check_fusion, check_kernels
 from attnport.validate.progress import Steps
+from attnport.validate.prove_decoding import prove_decoding
 from attnport.validate.prove_engine import Bench, judge_engine
 from attnport.validate.qkv import check_qkv_in_plan
+from attnport.validate.ran import check_ran
 from attnport.validate.repeat import same_plan
 from attnport.validate.report import Measurement
 from attnport.validate.requirements import Requirements
@@ -66,6 +69,11 @@ def prove_kind(run: Proof, kind: str) -> None:
         obstacle = _prove_parity(run, kind, plan)
     if obstacle is not None:
         run.findings.append(_parity_not_run(run, kind, obstacle))
+    elif run.bundle.manifest.caches:
+        run.steps.begin(f"{kind}: decoding")
+        needed = run.require.parity_of(kind, runnable=True)
+        found = prove_decoding(run.bundle, kind, plan, run.module, required=needed)
+        run.findings += [run.bench.reproducers.keep(finding, plan, None) for finding in found]
 
 
 def _build(run: Proof, kind: str) -> tuple[EnginePlan | None, Obstacle | None]:
@@ -94,13 +102,24 @@ def _plan_findings(
     absent = obstacle or Obstacle("not run", "what was built does not tell which kernels run it")
     attentions, dtype = run.inspection.attentions, run.bundle.dtype
     needed = run.require.fusion_of(kind, dtype)
-    yield from check_fusion(subject, attentions, fusion, required=needed, absent=absent)
+    if obstacle is None and _profiled(run, kind):
+        feeds = run.bench.cases[0].load().inputs
+        yield from check_ran(run.bundle, kind, [one.name for one in attentions], feeds)
+    else:
+        yield from check_fusion(subject, attentions, fusion, required=needed, absent=absent)
     needed = run.require.causal_of(kind, dtype)
     yield from check_causal(subject, attentions, fusion, required=needed, absent=absent)
     if fusion is not None:
         yield from check_qkv_in_plan(subject, run.inspection, fusion, required=run.require.qkv)
     if kind in run.require.kernels:
         yield check_kernels(subject, fusion, run.require.kernels[kind], absent=absent)
+
+
+def _profiled(run: Proof, kind: str) -> bool:
+    """Whether a run of ONNX Runtime on a device here can tell what it did with the attentions."""
+    asked = engine_kind(kind)
+    on_device = bool(asked.provider) and asked.has_attention_kernels
+    return on_device and bool(run.bench.cases) and not availability(kind)
 
 
 def _prove_parity(run: Proof, kind: str, plan: EnginePlan | None) -> Obstacle | None:
@@ -122,6 +141,7 @@ def _prove_parity(run: Proof, kind: str, plan: EnginePlan | None) -> Obstacle | 
             plan,
             run.bench,
             required=run.require.parity_of(kind, runnable=True),
+            peer=peer_of(run.bundle, run.module) if engine_kind(kind).device == "cuda" else None,
             reopen=(lambda: open_engine(run.bundle, kind, module=run.module, plan=plan))
             if run.extent.further
             else None,

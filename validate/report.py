@@ -33,7 +33,7 @@ class Machine(Record):
         cores: How many cores this process may use.
         clock_mhz: Their clock as the system tells it; None where it does not.
         memory_bytes: Main memory.
-        gpus: Name, driver and memory of each; empty where there is none.
+        gpus: Name, driver, memory and highest clock of each; empty where there is none.
         python: Python's version.
         versions: The installed libraries that can change a result.
     """

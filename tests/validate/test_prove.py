@@ -252,8 +252,6 @@ PARITY_WITHOUT_TORCH = """\
 import sys
 sys.modules["torch"] = None
 from attnport.validate import prove as proving
-from attnport.validate import prove_kind
-from attnport.validate.extent import Extent
 assert "onnxruntime" not in sys.modules and "onnx" not in sys.modules
 from attnport.export.bundle import Bundle
 from attnport.export.records import Inspection
