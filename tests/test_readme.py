@@ -22,7 +22,7 @@ from attnport.engines.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "ARCHITECTURE.md", ROOT / "docs" / "README.md"]
+PAGES = [README, ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -109,7 +109,7 @@ def test_commands_in_the_text_exist() -> None:
     assert named <= known
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [link for link in LINK.findall(page.read_text("utf-8"))
                if not (page.parent / link).exists()]  # fmt: skip

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +106,40 @@ def test_a_link_to_a_folder_stays_a_place_for_bundles(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write_bundle(tmp_path / "link", "second")
     assert names(tmp_path / "link") == {MANIFEST, "second.txt"}
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from attnport.export import folder
+if sys.argv[2] == "moved":  # after the earlier bundle was moved aside, before the new one is there
+    folder.shutil.rmtree = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+    def rename(self, target):
+        if "-old" in str(target):
+            os.rename(self, target)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+    pathlib.Path.rename = rename
+with folder.new_folder(sys.argv[1]) as work:
+    (work / "half.txt").write_text("half")
+    if sys.argv[2] == "writing":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no SIGKILL")
+@pytest.mark.parametrize("when", ["writing", "moved"])
+def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path: Path, when: str) -> None:
+    out = tmp_path / "bundle"
+    write_bundle(out, "first")
+    done = subprocess.run([sys.executable, "-c", KILLED, str(out), when], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 2  # what was being written, and the earlier one wherever it is
+    with new_folder(out):
+        assert names(out) == {MANIFEST, "first.txt"}
+    assert names(tmp_path) == {"bundle"}
+
+
+def test_what_another_process_is_writing_is_left(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "bundle") as first:
+        write_bundle(tmp_path / "bundle", "second")
+        assert first.is_dir()
