@@ -10,6 +10,9 @@ import onnx
 from onnx import helper, numpy_helper
 
 Change = Callable[[np.ndarray], np.ndarray]
+# Plants a fault; False where the graph has nothing of the kind to get wrong.
+Fault = Callable[["Edit"], bool]
+HEAD_SIZE = 16  # of every subject
 
 
 class Edit:

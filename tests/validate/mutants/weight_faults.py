@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-from tests.validate.mutants.graph_edit import Edit
-from tests.validate.mutants.graph_faults import HEAD_SIZE, Fault
+from tests.validate.mutants.graph_edit import HEAD_SIZE, Edit, Fault
 
 # The dtype that weights were rounded to by mistake: one that keeps fewer bits than the graph's.
 # bfloat16 in a float16 graph is no such fault: its rounding, 2⁻⁹, is what float16 arithmetic itself
