@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.serve.bundles import identity_bundle
 from tests.serve.running import Running, running
-from tests.validate.small_bundle import Fault, OnnxEngine
+from tests.validate.onnx_engine import OnnxEngine
+from tests.validate.small_bundle import Fault
 
 from attnport import cli
 from attnport.errors import EngineUnavailableError, InputError, UsageError

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from tests.serve.bundles import identity_bundle
 from tests.serve.running import Running, running, wait_until
-from tests.validate.small_bundle import Fault, OnnxEngine
+from tests.validate.onnx_engine import OnnxEngine
+from tests.validate.small_bundle import Fault
 
 from attnport.engines.open import open_engine
 from attnport.export.bundle import Bundle

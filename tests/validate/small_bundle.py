@@ -6,17 +6,14 @@ Letters: B batch, N tokens, D width, H heads, Dh head size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from attnport.engines.engine import Engine
 from attnport.export.arrays import numpy_dtype, save_arrays
 from attnport.export.bundle import FORMAT_VERSION, MANIFEST, MODEL, Bundle, file_sha256
 from attnport.export.records import (
@@ -235,45 +232,3 @@ def with_reference(bundle: Bundle, case: str, **changes: object) -> Bundle:
             record = record.model_copy(update={"references": {"y": changed}})
         records.append(record)
     return replace(bundle, manifest=bundle.manifest.model_copy(update={"cases": tuple(records)}))
-
-
-Change = Callable[[np.ndarray], np.ndarray]
-
-
-@dataclass
-class OnnxEngine(Engine):
-    """onnxruntime on a graph, and then a change made to what it gives."""
-
-    bundle: Bundle
-    fault: Fault = field(default_factory=Fault)
-    change: Change = field(default=lambda y: y)
-    rename: str = "y"
-    kind: str = "ort-cpu"
-
-    def __post_init__(self) -> None:
-        import onnxruntime
-
-        self.inputs, self.outputs = self.bundle.manifest.inputs, self.bundle.manifest.outputs
-        graph = model(weight_of(self.bundle), self.bundle.dtype, self.fault)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(
-            graph.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {self.rename: self.change(self.session.run(["y"], dict(feeds))[0])}
-
-    def placement(self) -> dict[str, int]:
-        return {"CPUExecutionProvider": 1}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

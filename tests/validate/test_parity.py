@@ -9,7 +9,8 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from tests.validate.small_bundle import Change, Fault, OnnxEngine, with_reference
+from tests.validate.onnx_engine import Change, OnnxEngine
+from tests.validate.small_bundle import Fault, with_reference
 
 from attnport.errors import EngineUnavailableError, InternalError, UnsupportedDtypeError
 from attnport.export.bundle import Bundle

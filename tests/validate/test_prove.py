@@ -9,13 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.validate.small_bundle import (
-    Fault,
-    OnnxEngine,
-    inspection,
-    make_bundle,
-    with_reference,
-)
+from tests.validate.onnx_engine import OnnxEngine
+from tests.validate.small_bundle import Fault, inspection, make_bundle, with_reference
 
 from attnport.engines import libraries
 from attnport.engines.plan import EnginePlan
