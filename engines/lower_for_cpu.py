@@ -1,6 +1,7 @@
 """The graph of a bundle as ONNX Runtime on the CPU is given it.
 
-Long causal attentions are cut into chunks, and GELUs stand as its fusion knows them.
+Long causal attentions are cut into chunks, all layers read their lengths from the inputs, so that
+one mask serves them all, and GELUs stand as its fusion knows them.
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ if TYPE_CHECKING:
 
 
 def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
-    """Cuts the causal attentions whose usual number of queries is large enough; turns GELUs.
+    """Lowers a graph for ONNX Runtime on the CPU.
 
     Raises:
         GraphError: If the graph cannot be read.
     """
+    import onnx_ir.passes.common as common
+
     from attnport.export.gelu_order import reorder_gelus
     from attnport.export.onnx_file import load_onnx
+    from attnport.export.share_lengths import share_lengths
 
     infos = bundle.manifest.attentions
-    cuts = _may_cut(bundle)
-    # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
-    turns = bundle.dtype == "float32"
-    if not cuts and not turns:
-        return LoweredGraph(None, tuple(_choice(bundle, info, 1) for info in infos))
     model = load_onnx(bundle.model_path)
-    chunks = _cut(model, bundle) if cuts else {}
-    turned = reorder_gelus(model.graph).changed if turns else 0
+    chunks = _cut(model, bundle) if _may_cut(bundle) else {}
+    changed = max(chunks.values(), default=1) > 1
+    # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
+    if bundle.dtype == "float32":
+        changed |= reorder_gelus(model.graph).changed > 0
+    common.ShapeInferencePass()(model)
+    changed |= share_lengths(model.graph).changed > 0
     done = tuple(_choice(bundle, info, chunks.get(info.name, 1)) for info in infos)
-    if not turned and max(chunks.values(), default=1) == 1:
-        return LoweredGraph(None, done)
-    return LoweredGraph(serialized(model), done)
+    return LoweredGraph(serialized(model) if changed else None, done)
 
 
 def _may_cut(bundle: Bundle) -> bool:

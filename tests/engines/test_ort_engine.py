@@ -99,17 +99,10 @@ def test_bfloat16_that_loads_and_cannot_be_fed_is_refused(attention_bundle: Bund
 
 
 @pytest.mark.parametrize("content", [b"not ONNX", b""])
-@pytest.mark.parametrize(
-    ("dtype", "said"),
-    # In fp32 the graph is read for its lowering first.
-    [("float16", r"onnxruntime refuses .*model\.onnx"), ("float32", r"model\.onnx .*ONNX")],
-)
-def test_a_file_that_is_no_graph_is_refused(
-    attention_bundle: BundleMaker, content: bytes, dtype: str, said: str
-) -> None:
-    bundle = attention_bundle(dtype=dtype)
+def test_a_file_that_is_no_graph_is_refused(attention_bundle: BundleMaker, content: bytes) -> None:
+    bundle = attention_bundle(dtype="float32")
     bundle.model_path.write_bytes(content)
-    with pytest.raises(GraphError, match=said):
+    with pytest.raises(GraphError, match=r"model\.onnx .*ONNX"):
         open_engine(bundle, "ort-cpu")
 
 
