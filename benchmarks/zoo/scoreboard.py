@@ -90,7 +90,8 @@ def markdown(
         f"Written by `make zoo` at {content['created']}; {setting}. Kernels are counted in the plan "
         "that TensorRT for RTX builds in fp16, without a GPU; stock exports are torch.onnx's own at "
         "opset 18 and 23. `benchmarks/zoo` says what is expected of each and why. "
-        + _codes([outcomes[e.name] for e in entries], content["code"]),
+        + _codes([outcomes[e.name] for e in entries], content["code"])
+        + f" They took {sum(o.seconds for o in outcomes.values()) / 60:.0f} minutes together.",
         "",
         *figure_lines([e for e in entries if not e.uncapturable], outcomes),
         *_uncapturable_lines(entries, outcomes),
