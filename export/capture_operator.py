@@ -108,4 +108,4 @@ def _tensor_scatter() -> Callable[..., Any] | None:
     import torch
 
     found = getattr(torch.ops.attnport, "tensor_scatter", None)
-    return None if found is None else found.default  # type: ignore[no-any-return]
+    return None if found is None else found.default

@@ -11,6 +11,11 @@ Where the Split stands was chosen by counting the kernels of TensorRT for RTX 1.
     key and value (cross-attention)     of the packed heads   1 attention:      7 kernels, else 8
     rotary positions, norms of q and k  of the packed heads   4 pre-LN blocks: 22 kernels, else 26
     grouped queries (heads repeated)    of the packed heads   4 pre-LN blocks: 22 kernels, else 24
+    cache that grows (Concat)           of the packed heads   4 pre-LN blocks: 22 and 18 kernels
+                                                              (prefill and one token), else 27 and 18
+    cache written in place              of the columns        the same: 30 and 22, else 30 and 34;
+    (TensorScatter)                                           with grouped queries 34 and 34, else
+                                                              30 and 34: of the packed heads
 """
 
 from __future__ import annotations
@@ -94,7 +99,16 @@ def _packs_heads(group: Group, taps: Sequence[Tap]) -> bool:
         return False
     biased = any(projection.bias is not None for projection in group.members.values())
     repeated = any(len(tap.layout.distinct_heads()[0]) < tap.layout.heads for tap in taps)
+    if len(taps) == 3 and any(map(_is_written_in_place, taps)):
+        alike = len({tap.layout.heads for tap in taps}) == 1
+        between = [tap for tap in taps if not (tap.direct or _is_written_in_place(tap))]
+        return biased or not alike or bool(between)
     return biased or repeated or len(taps) == 2 or not all(tap.direct for tap in taps)
+
+
+def _is_written_in_place(tap: Tap) -> bool:
+    """Whether the heads are the new rows of a static cache."""
+    return any(use.node.op_type == "TensorScatter" for use in tap.chain.end.uses())
 
 
 def _packed(writer: GraphWriter, group: Group) -> ir.Value:

@@ -79,10 +79,9 @@ class Entry:
             raise UsageError(f"{key}={value} does not suit {name!r}: give {' or '.join(kind)}")
         if kind is bool and isinstance(read, bool):
             return read
-        numbers = (int, float) if kind is float else (int,)
-        is_number = isinstance(read, numbers) and not isinstance(read, bool)
-        if kind is not bool and is_number and read > 0:
-            return kind(read)  # type: ignore[no-any-return]
+        number = read if isinstance(read, int | float) and not isinstance(read, bool) else 0
+        if kind is not bool and number > 0 and (kind is float or isinstance(number, int)):
+            return number
         raise UsageError(f"{key}={value} does not suit {name!r}: give {_WANTED[kind]}")
 
 
