@@ -14,7 +14,7 @@ from attnport.errors import UsageError
 from attnport.export.records import Record
 
 Sizes = tuple[int, int, int]
-FormWish = Literal["table", "auto", "as-written", "batch-first", "sequence-first"]
+FormWish = Literal["table", "auto", "as-written", "batch-first", "sequence-first", "separate"]
 
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|)")

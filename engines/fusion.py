@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from attnport.axes import Axis
 from attnport.engines.fusion_causes import known_cause
-from attnport.engines.graph_facts import GraphFacts
+from attnport.engines.graph_facts import PART, GraphFacts
 from attnport.engines.kernel_text import attention_kernels, visits_row_only
 from attnport.engines.plan import (
     AttentionFusion,
@@ -66,7 +66,7 @@ def fusion_report(
             for profile in profiles
         ),
         projection_groups=tuple(
-            _projection_fusion(group, of[profile], profile)
+            _projection_fusion(group, of[profile], known, profile)
             for group in groups
             for profile in profiles
         ),
@@ -162,10 +162,20 @@ def _why_not_fused(cause: str, layers: Sequence[PlanLayer], core: frozenset[str]
     return f"TensorRT split it into: {split}"
 
 
+def _products(group: ProjectionGroup, facts: GraphFacts) -> set[str]:
+    """The group's products in the graph that was built, where one may stand as several."""
+    parts = {node for node in facts.op_types for name in group.nodes if _is_part(node, name)}
+    return {*group.nodes, *parts}
+
+
+def _is_part(node: str, name: str) -> bool:
+    return bool(name) and node.startswith(f"{name}{PART}")
+
+
 def _projection_fusion(
-    group: ProjectionGroup, layers: Sequence[PlanLayer], profile: int
+    group: ProjectionGroup, layers: Sequence[PlanLayer], facts: GraphFacts, profile: int
 ) -> ProjectionFusion:
-    wanted = set(group.nodes)
+    wanted = _products(group, facts)
     gemms = [
         layer for layer in layers if layer.type in _GEMM_TYPES and wanted.intersection(layer.nodes)
     ]

@@ -16,6 +16,11 @@ from attnport.export.records import AttentionInfo
 MIN_FUSED_HEAD_SIZE, MAX_FUSED_HEAD_SIZE = 9, 256
 
 
+def fits_the_kernel(head_size: int | None) -> bool:
+    """Whether fused kernels take heads of that size."""
+    return head_size is not None and MIN_FUSED_HEAD_SIZE <= head_size <= MAX_FUSED_HEAD_SIZE
+
+
 def known_cause(
     attention: AttentionInfo,
     dtype: str,
@@ -35,7 +40,7 @@ def known_cause(
     head_size = attention.head_size
     if dtype in {"float32", "float64"}:
         return f"TensorRT has no fused attention kernel for {dtype}: export in float16 or bfloat16"
-    if head_size is not None and not MIN_FUSED_HEAD_SIZE <= head_size <= MAX_FUSED_HEAD_SIZE:
+    if head_size is not None and not fits_the_kernel(head_size):
         return (
             f"its head size is {head_size}, and TensorRT's fused kernels take "
             f"{MIN_FUSED_HEAD_SIZE} to {MAX_FUSED_HEAD_SIZE}"

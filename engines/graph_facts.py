@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Shape = tuple[int | str | None, ...]
 
+# Behind the name of a product whose columns a lowering makes by several: "/attn0/qkv.part1".
+PART = ".part"
 # A constant that a shape is read from holds a number for each dimension.
 _LARGEST_SHAPE_BYTES = 1024
 

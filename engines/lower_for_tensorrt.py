@@ -1,8 +1,10 @@
 """The forms of a bundle's graph that TensorRT may be given, and the choice among them.
 
     as-written       model.onnx itself
-    batch-first      products on three axes, and rows that the source turned itself turned back
+    batch-first      products on three axes, rows that the source turned itself turned back, and
+                     scores in half precision where the source widens queries and keys for them
     sequence-first   the same, with the rows of tokens as the attention kernel takes them
+    separate         batch-first, with a product for each of the columns that are parted unequally
 
 Nothing is copied: the forms refer to the same file of weights as `model.onnx`.
 """
@@ -11,11 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnport.engines.fusion_causes import fits_the_kernel
+from attnport.engines.graph_facts import PART
 from attnport.engines.lowering_table import GraphSituation, TensorRtForm, choose_graph_form
 from attnport.errors import InternalError
 from attnport.export.bundle import Bundle
@@ -24,12 +28,16 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from attnport.export.concrete import ConcreteGraph
+
 # The code that the forms follow from, besides the graph: a plan's key holds its hash.
 _SOURCES = (
     "attnport.engines.lower_for_tensorrt",
     "attnport.engines.lowering_table",
     "attnport.export.cancel_transposes",
     "attnport.export.concrete",
+    "attnport.export.narrow_scores",
+    "attnport.export.separate_columns",
     "attnport.export.sequence_first",
     "attnport.export.unflatten_gemm",
 )
@@ -44,11 +52,14 @@ class GraphForms:
             `model.onnx` itself.
         chosen: The table's.
         reason: Its reason.
+        narrowed: The products of queries and keys that are in half precision in all forms but
+            "as-written", and must end in an attention kernel.
     """
 
     contents: Mapping[TensorRtForm, bytes | None]
     chosen: TensorRtForm
     reason: str
+    narrowed: tuple[str, ...] = ()
 
     def distinct(self) -> list[TensorRtForm]:
         """The table's form first, then those that are another graph than all before."""
@@ -76,33 +87,31 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
     from attnport.export.cancel_transposes import cancel_transposes
     from attnport.export.concrete import ConcreteGraph
     from attnport.export.onnx_file import load_onnx
-    from attnport.export.sequence_first import (
-        count_swaps,
-        to_batch_first,
-        to_sequence_first,
-    )
-    from attnport.export.unflatten_gemm import unflatten_gemm
+    from attnport.export.separate_columns import count_separable, separate_columns
+    from attnport.export.sequence_first import count_swaps, to_sequence_first
 
-    model = load_onnx(bundle.model_path)
-    graph = model.graph
-
-    def sizes() -> list[ConcreteGraph]:
+    def sizes(graph: ir.Graph) -> list[ConcreteGraph]:
         wanted = sizes_to_ask_at(graph, bundle.axes)
         return [ConcreteGraph(graph, numbers) for numbers in wanted]
 
+    model = load_onnx(bundle.model_path)
+    graph = model.graph
     if _refusal(ir.to_proto(model)):
         reason = "onnx refuses the graph, so nothing is rewritten: TensorRT will say what is wrong"
         return GraphForms({"as-written": None}, "as-written", reason)
     before = count_swaps(graph)
-    unflatten_gemm(graph, sizes())
-    to_batch_first(graph, sizes()[0])
-    cancel_transposes(graph)
+    narrowed = _to_batch_first(graph, bundle, sizes)
     contents: dict[TensorRtForm, bytes | None] = {
         "as-written": None,
         "batch-first": _content(model),
     }
-    swaps = count_swaps(graph)
-    ways = to_sequence_first(graph, sizes()[0]).changed
+    swaps, separable = count_swaps(graph), count_separable(graph)
+    if separable:
+        other = load_onnx(bundle.model_path)
+        _to_batch_first(other.graph, bundle, sizes)
+        separate_columns(other.graph, PART)
+        contents["separate"] = _content(other)
+    ways = to_sequence_first(graph, sizes(graph)[0]).changed
     cancel_transposes(graph)
     contents["sequence-first"] = _content(model)
     rule = choose_graph_form(
@@ -112,9 +121,33 @@ def tensorrt_forms(bundle: Bundle, *, refits: bool = False) -> GraphForms:
             transpositions=count_swaps(graph) - swaps,
             exposed=_is_exposed(graph),
             undone=before - swaps,
+            narrowed=len(narrowed),
+            separable=separable,
         )
     )
-    return GraphForms(contents, rule.form, rule.reason)
+    return GraphForms(contents, rule.form, rule.reason, narrowed)
+
+
+def _to_batch_first(
+    graph: ir.Graph, bundle: Bundle, sizes: Callable[[ir.Graph], list[ConcreteGraph]]
+) -> tuple[str, ...]:
+    """The rewritings that all forms but "as-written" share; gives what was narrowed."""
+    from attnport.export.cancel_transposes import cancel_transposes
+    from attnport.export.narrow_scores import narrow_scores
+    from attnport.export.sequence_first import to_batch_first
+    from attnport.export.unflatten_gemm import unflatten_gemm
+
+    unflatten_gemm(graph, sizes(graph))
+    asked = sizes(graph)[0]
+    to_batch_first(graph, asked)
+    wide = [
+        info.nodes[0]
+        for info in bundle.manifest.attentions
+        if info.rewritable and fits_the_kernel(info.head_size)
+    ]
+    narrowed = narrow_scores(graph, wide, asked).notes
+    cancel_transposes(graph)
+    return narrowed
 
 
 def _is_exposed(graph: ir.Graph) -> bool:

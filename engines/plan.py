@@ -98,7 +98,8 @@ class PlanLowering(Record):
         form: Which; "as-written" is `model.onnx` itself.
         reason: Why this one.
         kernel_counts: Kernels of all profiles in the plan of every form that was built; None for
-            one that TensorRT refuses.
+            one that was not taken at all.
+        refused: Of each of those, why.
         graph: The file beside the plan that holds the graph; "" for `model.onnx`. Its weights are
             those of the bundle, by their name relative to the bundle's folder.
         graph_sha256: Its hash.
@@ -107,6 +108,7 @@ class PlanLowering(Record):
     form: str
     reason: str
     kernel_counts: dict[str, int | None] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
     graph: str = ""
     graph_sha256: str = ""
 

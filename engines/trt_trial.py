@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,25 @@ class Trial:
     def kernels(self) -> int | None:
         """Kernel launches in all profiles; None without a plan."""
         return None if isinstance(self.outcome, BuildError) else sum(self.fusion.kernel_counts)
+
+    @property
+    def refused(self) -> str:
+        """Why there is no plan of this form, or none to be used; "" where there is."""
+        return str(self.outcome) if isinstance(self.outcome, BuildError) else ""
+
+    def requiring_fusion(self, narrowed: Collection[str]) -> Trial:
+        """The trial, refused if a product that was narrowed did not end in an attention kernel."""
+        if isinstance(self.outcome, BuildError) or not narrowed:
+            return self
+        inside = {node for one in self.fusion.attentions if one.fused for node in one.nodes}
+        missed = sorted(set(narrowed) - inside)
+        if not missed:
+            return self
+        said = (
+            f"{missed[0]} would multiply queries and keys in half precision outside of an attention "
+            "kernel, where scores beyond its range are lost"
+        )
+        return dataclasses.replace(self, outcome=BuildError(said))
 
     @property
     def result(self) -> BuildResult:

@@ -15,7 +15,7 @@ _MAX_DISTANCE = 1 << 20
 # A constant with more elements than a shape has is a buffer.
 _MAX_RANK = 8
 # A mask is looked at up to this many queries and keys.
-_MAX_TOKENS = 2048
+MAX_TOKENS = 2048
 # Numbers up to this show their effect at the sizes that are asked at first.
 _SMALL = 2
 
@@ -61,7 +61,7 @@ def _holds_further(
 
     A window of 16 positions is causal at the few tokens that are asked at first.
     """
-    largest, buffer = _numbers_of(term)
+    largest, buffer = numbers_of(term)
     if largest <= _SMALL and not buffer:
         return True
     return all(
@@ -82,7 +82,7 @@ def _means_at(
     full = None
     for size in (max(wanted), wanted[1]):
         far = max(graph.sizes[symbol], min(size, graph.limits.get(symbol, size)))
-        if full is None and far <= _MAX_TOKENS:
+        if full is None and far <= MAX_TOKENS:
             full = _visible_scores(term, site, graph.resized(symbol, far))
     if full is None:
         return False
@@ -90,7 +90,7 @@ def _means_at(
     return np.array_equal(full, np.broadcast_to(expected, full.shape))
 
 
-def _numbers_of(term: MaskTerm) -> tuple[int, int]:
+def numbers_of(term: MaskTerm) -> tuple[int, int]:
     """The largest whole number that the mask is made with, and the size of its smallest buffer."""
     largest, buffers = 0, [0]
     for constant in ancestry([term.value])[1]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from attnport.export.concrete import ConcreteGraph
+from attnport.export.mask_cover import without_covered
 from attnport.export.mask_data import alive_under, scores_shape, visible_at
 from attnport.export.mask_meaning import meaning_of_constant
 from attnport.export.mask_terms import can_be_minus_infinity, conjuncts, plain_term
@@ -22,6 +23,7 @@ def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
     dtype = graphs[0].dtype(site.query)
     terms = [part for term in site.terms for part in conjuncts(plain_term(term, site, dtype))]
+    terms = without_covered(terms, site, graphs)
     meanings = [meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
     by_number = any(

@@ -17,13 +17,14 @@ from attnport.engines.lowering_table import GraphSituation, choose_graph_form
 from attnport.engines.plan import EnginePlan, PlanLowering
 from attnport.engines.plan_file import load_plan
 from attnport.errors import UsageError
+from attnport.export import onnx_file
 from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
 
 pytest.importorskip("tensorrt_rtx", reason="builds with TensorRT for RTX")
 
 BundleMaker = Callable[..., Bundle]
-RTX, WIDTH, HEADS = "tensorrt-rtx", 512, 8
+RTX, WIDTH, HEADS = "tensorrt-rtx", 64, 4
 LOWERED = "model.tensorrt-rtx.onnx"
 
 
@@ -34,7 +35,7 @@ def exported(module: torch.nn.Module, folder: Path) -> Bundle:
         (torch.randn(2, 4, WIDTH),),
         folder,
         dynamic_shapes=({0: "batch", 1: "seq"},),
-        axes={"batch": (1, 2, 8), "seq": (1, 128, 512)},
+        axes={"batch": (1, 2, 8), "seq": (1, 32, 64)},
         dtype="float16",
         case_sizes={"batch": 2, "seq": 4},
         max_cases=1,
@@ -57,7 +58,9 @@ class OnlyRows(torch.nn.Module):
 def blocks(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """Four pre-LN blocks without feed-forward."""
     stack = OnlyRows(Stack(lambda: Separate(WIDTH, HEADS, sdpa), WIDTH, 4))
-    return exported(stack, tmp_path_factory.mktemp("blocks") / "bundle")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_file, "EXTERNAL_BYTES", 1 << 10)  # so that small weights stand beside
+        return exported(stack, tmp_path_factory.mktemp("blocks") / "bundle")
 
 
 def lowering_of(plan: EnginePlan) -> PlanLowering:
@@ -150,7 +153,96 @@ def situation(**changed: object) -> GraphSituation:
         (situation(exposed=True), "as-written"),
         (situation(exposed=True, undone=2), "batch-first"),
         (situation(ways=4, transpositions=4), "as-written"),
+        (situation(separable=1), "separate"),
+        (situation(separable=1, refits=True), "as-written"),
+        (situation(narrowed=1), "sequence-first"),
+        (situation(narrowed=1, ways=4, transpositions=4), "batch-first"),
+        (situation(narrowed=1, refits=True), "as-written"),
     ],
 )
 def test_the_table(at: GraphSituation, form: str) -> None:
     assert choose_graph_form(at).form == form
+
+
+class WideScores(torch.nn.Module):
+    """Queries and keys are multiplied in float32, as GPT-Neo does it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.parts[:3]
+        )
+        weights = (q.float() @ k.float().mT).softmax(-1).to(v.dtype)
+        output: torch.Tensor = self.parts[3]((weights @ v).transpose(1, 2).flatten(2))
+        return output
+
+
+def test_scores_that_the_source_widens_are_fused(tmp_path: Path) -> None:
+    bundle = exported(WideScores(WIDTH, HEADS), tmp_path / "bundle")
+    plan = build_engine(bundle, RTX)
+    assert lowering_of(plan).form != "as-written"
+    assert plan.fusion is not None
+    assert [attention.fused for attention in plan.fusion.attentions] == [True]
+    written = build_engine(
+        bundle, RTX, out=tmp_path / "written", options=BuildOptions(form="as-written")
+    )
+    assert written.fusion is not None
+    assert [attention.fused for attention in written.fusion.attentions] == [False]
+    kept = onnx.load(bundle.model_path, load_external_data=False)
+    assert sum(n.op_type == "Cast" for n in kept.graph.node) >= 3  # model.onnx stays wide
+
+
+def test_scores_are_not_narrowed_where_no_kernel_takes_them(tmp_path: Path) -> None:
+    """One head and a batch of one: TensorRT prefers separate kernels, which would lose scores."""
+    torch.manual_seed(0)
+    bundle = export_module(
+        WideScores(16, 1), (torch.randn(1, 4, 16),), tmp_path / "bundle",
+        dynamic_shapes=({1: "seq"},), axes={"seq": (1, 8, 16)}, dtype="float16", max_cases=1,
+    )  # fmt: skip
+    lowering = lowering_of(build_engine(bundle, RTX))
+    assert lowering.form == "as-written"
+    (said,) = lowering.refused.values()
+    assert "outside of an attention kernel" in said
+    assert said in lowering.reason
+
+
+class NormedQueries(torch.nn.Module):
+    """Grouped queries, and a norm of each head of queries and keys before the rotation's place."""
+
+    def __init__(self, width: int, heads: int, shared: int) -> None:
+        super().__init__()
+        size = width // heads
+        self.counts = (heads, shared, shared)
+        self.parts = torch.nn.ModuleList(
+            torch.nn.Linear(width, count * size, bias=False) for count in self.counts
+        )
+        self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(size) for _ in range(2))
+        self.back = torch.nn.Linear(width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (count, -1))
+            for part, count in zip(self.parts, self.counts, strict=True)
+        )
+        q, k = (norm(x).transpose(1, 2) for norm, x in zip(self.norms, (q, k), strict=True))
+        context = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v.transpose(1, 2), enable_gqa=True
+        )
+        output: torch.Tensor = self.back(context.transpose(1, 2).flatten(2))
+        return output
+
+
+def test_columns_that_norms_read_are_separate_and_still_one_gemm(tmp_path: Path) -> None:
+    bundle = exported(NormedQueries(WIDTH, HEADS, 2), tmp_path / "bundle")
+    (group,) = bundle.manifest.projection_groups
+    assert group.merged
+    plan = build_engine(bundle, RTX)
+    assert lowering_of(plan).form == "separate"
+    written = build_engine(
+        bundle, RTX, out=tmp_path / "written", options=BuildOptions(form="as-written")
+    )
+    assert kernels(plan) <= kernels(written)

@@ -32,9 +32,11 @@ from tests.export.nets import (
 from tests.export.ways_masks import (
     ALMOST_CAUSAL,
     CAUSAL,
+    COVERED,
     HIDDEN,
     LOWEST,
     PADDING,
+    UNCOVERED,
     Hide,
     all_true,
     near,
@@ -223,3 +225,16 @@ def test_additive_masks_are_fed_zero_and_minus_infinity() -> None:
     view = view_of(self_attention(hide=lambda n, s: n.op("Add", s, pad(n, "float32"))))
     feed = mask_feeds(view.sites, [], view.graphs[0], 0)["pad"]
     assert {0.0, -math.inf} == set(feed.ravel().tolist())
+
+
+@pytest.mark.parametrize("written", COVERED)
+def test_what_is_added_where_another_mask_hides_says_nothing(written: str) -> None:
+    hide, expected = COVERED[written]
+    found = only(self_attention(hide=hide))
+    assert (found.mask, found.causal) == expected
+
+
+@pytest.mark.parametrize("written", UNCOVERED)
+def test_what_is_added_elsewhere_stays(written: str) -> None:
+    found = only(self_attention(hide=UNCOVERED[written]))
+    assert "additive" in found.mask

@@ -41,11 +41,13 @@ from tests.export.ways_heads import MADE, REPEATS, interleaved, repeated
 from tests.export.ways_masks import (
     ALMOST_CAUSAL,
     CAUSAL,
+    COVERED,
     HIDDEN,
     HIDES,
     LOWEST,
     NUMBERS,
     PADDING,
+    UNCOVERED,
     bool_input,
     pad,
 )
@@ -153,6 +155,13 @@ def test_padding(written: str, form: Form) -> None:
 def test_masks_by_numbers_beside_each_other(written: str) -> None:
     """Where one hides the whole row, what another one hides by a number is what is seen."""
     assert_kept(self_attention(hide=NUMBERS[written], output_bias=True))
+
+
+@pytest.mark.parametrize("written", [*COVERED, *UNCOVERED])
+def test_numbers_added_where_another_mask_hides(written: str) -> None:
+    hide = COVERED[written][0] if written in COVERED else UNCOVERED[written]
+    after = assert_kept(self_attention(hide=hide, output_bias=True))
+    assert passed(after)[1].changed == 0
 
 
 @pytest.mark.parametrize("written", CAUSAL)

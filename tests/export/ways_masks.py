@@ -237,3 +237,46 @@ NUMBERS: dict[str, Hide] = {
         "Add", n.op("Where", pad(n), s, -1e4), n.input("bias", ["batch", 1, "seq", "seq"])
     ),
 }
+
+
+def _added(net: Net, scores: str, visible: str, number: float) -> str:
+    return net.op("Add", scores, net.op("Where", visible, 0.0, number))
+
+
+# What is added to hide scores that are hidden already, and what the attention then has: its mask
+# and whether it is causal.
+COVERED: dict[str, tuple[Hide, tuple[str, bool]]] = {
+    "causal, added again": (
+        lambda n, s: _added(n, _low(n, s), causal_visible(n), -65504.0), ("none", True),
+    ),
+    "added first": (
+        lambda n, s: _low(n, _added(n, s, causal_visible(n), -65504.0)), ("none", True),
+    ),
+    "a buffer, and positions added": (
+        lambda n, s: _added(
+            n, n.op("Where", buffer(n, np.bool_), s, LOWEST), causal_visible(n), -65504.0
+        ), ("none", True),
+    ),
+    "a window, and causality added": (
+        lambda n, s: _added(
+            n, n.op("Where", window(n, 6), s, LOWEST), causal_visible(n), -65504.0
+        ), ("bool", False),
+    ),
+    "-inf, and a number added": (
+        lambda n, s: _added(
+            n, n.op("Where", causal_visible(n), s, HIDDEN), causal_visible(n), -1e4
+        ), ("none", True),
+    ),
+}  # fmt: skip
+
+# What is added beside a mask that does not hide the same, or not for good.
+UNCOVERED: dict[str, Hide] = {
+    "a window added to causality": lambda n, s: _added(n, _low(n, s), window(n, 6), -65504.0),
+    "a window of the longest sequence but one": lambda n, s: _added(
+        n, _low(n, s), window(n, 15), -65504.0
+    ),
+    "a number that the other moves": lambda n, s: _added(
+        n, n.op("Where", causal_visible(n), s, -1e4), causal_visible(n), -1e4
+    ),
+    "an input": lambda n, s: n.op("Add", _low(n, s), float_input(n)),
+}

@@ -71,7 +71,7 @@ Form = Annotated[
     typer.Option(
         metavar="FORM",
         help="How the graph is given to TensorRT: as-written (or pattern), batch-first, "
-        "sequence-first; table, which chooses by rule; auto, which builds all and keeps the one "
+        "sequence-first, separate; table, which chooses by rule; auto, which builds all and keeps the one "
         "with the fewest kernels.",
     ),
 ]
