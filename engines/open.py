@@ -8,6 +8,7 @@ from attnport.engines.engine import Engine
 from attnport.engines.kinds import EngineKind, engine_kind, lack_to_run
 from attnport.engines.plan import EnginePlan
 from attnport.engines.plan_file import load_plan, plan_path
+from attnport.engines.sharded.alone import refuse_lone_rank
 from attnport.errors import BundleError, EngineUnavailableError, UsageError
 from attnport.export.bundle import Bundle
 
@@ -51,6 +52,7 @@ def open_engine(
         raise UsageError(
             f"{kind} runs the PyTorch module itself: give module=, the one that was exported"
         )
+    refuse_lone_rank(bundle)
     lack = lack_to_run(asked)
     if lack is not None:
         raise EngineUnavailableError(f"not run: {lack.sentence()}")

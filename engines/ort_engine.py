@@ -18,6 +18,7 @@ from attnport.engines.ort_binding import BindingPool
 from attnport.engines.ort_placement import require_placed, trt_options
 from attnport.engines.ort_probe import require_survivable
 from attnport.engines.ort_session import DISABLED_OPTIMIZERS, create_session, load_cuda_libraries
+from attnport.engines.sharded.alone import refuse_lone_rank
 from attnport.errors import (
     EngineUnavailableError,
     GraphError,
@@ -47,6 +48,7 @@ class OrtEngine(Engine):
     """
 
     def __init__(self, bundle: Bundle, kind: EngineKind, *, threads: int | None = None) -> None:
+        refuse_lone_rank(bundle)
         self.kind = kind.name
         self.inputs = bundle.manifest.inputs
         self.outputs = bundle.manifest.outputs

@@ -12,6 +12,7 @@ from typing import Any
 
 from attnport.engines.build_options import BuildOptions
 from attnport.engines.trt_request import BuildFailure, BuildRequest
+from attnport.export.shard.files import ranks_of
 
 _MAX_ERRORS_SHOWN = 3
 _CANCELLED = "BuildCanceled"
@@ -54,10 +55,16 @@ def build_plan(trt: Any, logger: Any, request: BuildRequest, monitor: Any) -> An
 
 
 def _parse(parser: Any, request: BuildRequest) -> bool:
-    if request.graph_path is None:
+    ranks = ranks_of(request.model_path)
+    if request.graph_path is None and ranks is None:
         return bool(parser.parse_from_file(str(request.model_path)))
+    content = (request.graph_path or request.model_path).read_bytes()
+    if ranks is not None:
+        from attnport.export.shard.collectives import with_collectives
+
+        content = with_collectives(content, ranks)
     # The path is where the parser looks for external weights.
-    return bool(parser.parse(request.graph_path.read_bytes(), str(request.model_path)))
+    return bool(parser.parse(content, str(request.model_path)))
 
 
 def inspect_plan(trt: Any, logger: Any, plan: Any) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ COMMANDS = (
     "run",
     "generate",
     "serve",
+    "shard",
     "triton",
     "fuse",
     "inspect",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnport.engines.engine import Engine
-from attnport.engines.kinds import engine_kind
+from attnport.engines.kinds import KINDS
 from attnport.validate.finding import Finding, Status, Subject
 
 
@@ -18,7 +18,8 @@ def check_placement(engine: Engine, subject: Subject, *, required: bool) -> Find
         subject: The engine, as Findings name it.
         required: Whether parity is required of the engine.
     """
-    provider = engine_kind(engine.kind).provider
+    kind = KINDS.get(engine.kind)  # an endpoint, or several ranks, are none of these
+    provider = kind.provider if kind is not None else ""
     if not provider:
         return None
     nodes = engine.placement()

@@ -13,7 +13,8 @@ from attnport.export.bundle import MANIFEST, MODEL, Bundle, file_sha256
 from attnport.export.onnx_file import save_onnx
 from attnport.export.passes import inspect_graph
 from attnport.export.records import PassRecord, TensorSpec
-from attnport.export.shard.files import RANK, REFERENCE, SHARD
+from attnport.export.shard.collectives import with_collectives
+from attnport.export.shard.files import RANK, REFERENCE, SHARD, TENSORRT_MODEL
 from attnport.export.shard.held import Held
 from attnport.export.shard.records import RankFolder, RankRecord
 from attnport.export.shard.split_graph import RankModel
@@ -76,6 +77,8 @@ def write_rank(
         split=split,
         reductions=tuple(one.name for one in made.reductions),
     )
+    copy = with_collectives((folder / MODEL).read_bytes(), ranks)
+    (folder / TENSORRT_MODEL).write_bytes(copy)
     (folder / RANK).write_text(record.model_dump_json(indent=2) + "\n", "utf-8")
     files = {file.name: file_sha256(file) for file in sorted(folder.iterdir())}
     inspection = inspect_graph(made.model.graph, bundle.axes)

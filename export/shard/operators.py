@@ -102,17 +102,18 @@ def weight_of(node: ir.Node) -> ir.Value | None:
         return None
     if node.op_type == "Gemm":
         added = node.inputs[2] if len(node.inputs) > 2 else None
-        if node.attributes.get_int("transA", 0) or (
-            added is not None and added.const_value is None
-        ):
+        if added is not None and added.const_value is None:
+            return None
+        if node.attributes.get_int("transA", 0) != 0:
             return None
     return weight
 
 
 def weight_axes(node: ir.Node) -> tuple[int, int]:
     """The axis of a product's matrix that stands for its rows (what is summed), and its columns."""
-    transposed = node.op_type == "Gemm" and node.attributes.get_int("transB", 0)
-    return (1, 0) if transposed else (0, 1)
+    if node.op_type == "Gemm" and node.attributes.get_int("transB", 0) != 0:
+        return 1, 0
+    return 0, 1
 
 
 def needs(node: ir.Node, parts: Mapping[int, Held], graph: ConcreteGraph) -> Needs:

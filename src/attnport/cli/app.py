@@ -19,6 +19,7 @@ from attnport.cli.inspect_command import inspect
 from attnport.cli.models_command import models
 from attnport.cli.run_command import run
 from attnport.cli.serve_command import serve
+from attnport.cli.shard_command import shard
 from attnport.cli.triton_command import triton
 from attnport.cli.validate_command import validate
 
@@ -39,6 +40,7 @@ for command, in_one_line in (
     (run, "Export, build and prove all of a file."),
     (generate, "Continue token ids, one at a time."),
     (serve, "Serve proved bundles over HTTP."),
+    (shard, "Split a bundle over devices by heads."),
     (triton, "Write a repository for Triton."),
     (fuse, "Merge and rewrite the attentions of a file."),
     (inspect, "Show the attentions of a file."),
@@ -74,6 +76,7 @@ def attnport(
     attnport run examples/demo.yaml                            all of it, for several models
     attnport generate build/lm --prompt-ids 1,2,3              token ids in, token ids out
     attnport serve build/mh                                    the bundle behind HTTP
+    attnport shard build/mh --ranks 2 --out build/mh-2         one bundle for each device
     attnport triton build/mh --out models                      a repository for Triton's server
     attnport fuse model.onnx fused.onnx                        QKV merged, in any ONNX file
     attnport inspect model.onnx                                the attentions of any ONNX file

@@ -35,6 +35,13 @@ from attnport.cli.validate_options import (
     Require,
     Seed,
 )
+from attnport.cli.validate_sharded import (
+    RankTimeout,
+    is_split,
+    prove_folder,
+    refuse_for_split,
+    refuse_rank_timeout,
+)
 
 if TYPE_CHECKING:
     from attnport.engines.plan import EnginePlan
@@ -61,6 +68,7 @@ def validate(
     reproducers: Reproducers = None,
     served: ServedBundle = None,
     token_file: TokenFile = None,
+    rank_timeout: RankTimeout = None,
 ) -> None:
     """Prove engines against the module they came from; the exit code is the verdict.
 
@@ -72,6 +80,7 @@ def validate(
     attnport validate build/mh --further --report build/report.json --html build/report.html
     attnport validate build/mh --cases my_cases.npz --baseline reports/main.json
     attnport validate http://127.0.0.1:8000 --bundle build/mh   a served endpoint, ours or Triton's
+    attnport validate build/mh-2                        a bundle that `attnport shard` split
 
     A file of requirements holds, for example:
 
@@ -100,6 +109,16 @@ def validate(
         )
         _finish(prove_url(bundle, served, token_file), files)
     refuse_served_bundle(bundle, served)
+    if is_split(bundle):
+        refuse_for_split(
+            bundle, further=further, cases=cases, latency=latency, baseline=baseline,
+            reproducers=reproducers,
+        )  # fmt: skip
+        gates = _gates(require)
+        kinds = known_engines(engines) or list(gates.engines)
+        found = prove_folder(bundle, kinds, gates.require, rank_timeout=rank_timeout)
+        _finish(found, files)
+    refuse_rank_timeout(bundle, rank_timeout)
 
     from attnport.api import prove
     from attnport.export.bundle import Bundle
