@@ -1,7 +1,7 @@
 """The graph of a bundle as ONNX Runtime on the CPU is given it.
 
 Long causal attentions are cut into chunks, all layers read their lengths from the inputs, so that
-one mask serves them all, and GELUs stand as its fusion knows them.
+one mask serves them all, and GELUs and RMS norms stand as its fusions know them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
 
     from attnport.export.gelu_order import reorder_gelus
     from attnport.export.onnx_file import load_onnx
+    from attnport.export.rms_division import divide_by_roots
     from attnport.export.share_lengths import share_lengths
 
     infos = bundle.manifest.attentions
@@ -40,6 +41,7 @@ def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
     # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
     if bundle.dtype == "float32":
         changed |= reorder_gelus(model.graph).changed > 0
+        changed |= divide_by_roots(model.graph).changed > 0
     common.ShapeInferencePass()(model)
     changed |= share_lengths(model.graph).changed > 0
     done = tuple(_choice(bundle, info, chunks.get(info.name, 1)) for info in infos)
