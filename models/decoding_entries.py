@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from attnport.axes import Axis, AxisSum
+from attnport.models.cached_decoder import CachedDecoderBlock, cross_keys_values
 from attnport.models.cached_stack import CachedStack
 from attnport.models.decoder_lm import FEED_FORWARDS, NORMS, DecoderLM
 from attnport.models.entry import Entry, Size, SizeType
 
 _LAYERS = {"d_model": 512, "num_heads": 8, "num_layers": 4}
+_HEADS = {"d_model": 512, "num_heads": 8}
 _CAPACITY = {"capacity": 1024}
 _STACK: dict[str, SizeType] = {"kv_heads": int, "rotary": bool, "theta": float, "bias": bool}
 _LM: dict[str, SizeType] = {
@@ -26,6 +28,7 @@ _LM: dict[str, SizeType] = {
     "feed_forward": FEED_FORWARDS,
     "max_positions": int,
 }
+_DECODER: dict[str, SizeType] = {"d_ff": int, "bias": bool}
 _IDS = ("token_ids:int64[batch,seq]=token_ids",)
 _POSITIONS = ("positions:int64[batch,seq]=positions",)
 _X = ("x:float32[batch,seq,d_model]=activation",)
@@ -63,6 +66,21 @@ def _stack_inputs(sizes: Mapping[str, Size]) -> tuple[str, ...]:
 
 def _lm_inputs(sizes: Mapping[str, Size]) -> tuple[str, ...]:
     return (*_IDS, *_POSITIONS, *_caches(sizes))
+
+
+def _decoder_inputs(sizes: Mapping[str, Size]) -> tuple[str, ...]:
+    heads, width = int(sizes["num_heads"]), int(sizes["d_model"])
+    mask, *caches = _caches({**sizes, "num_layers": 1})
+    return (
+        *_X,
+        mask,
+        "memory_mask:bool[batch,1,1,memory]=mask",
+        *(
+            f"cross_{what}:float32[batch,{heads},memory,{width // heads}]=activation"
+            for what in ("key", "value")
+        ),
+        *caches,
+    )
 
 
 def _static(module: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -109,6 +127,25 @@ DECODING = (
         "the same with caches of constant length, written in place",
         {**_LAYERS, "vocab_size": 1024, **_CAPACITY},
         _LM,
+        axes=_axes,
+    ),
+    Entry(
+        "cached-decoder-block",
+        CachedDecoderBlock,
+        _decoder_inputs,
+        "the decoder's block, decoding: cached self-attention, and the memory's keys and values, "
+        "computed once by cross-keys-values, as inputs",
+        _HEADS,
+        _DECODER,
+        axes=_axes,
+    ),
+    Entry(
+        "cross-keys-values",
+        cross_keys_values,
+        ("memory:float32[batch,memory,d_model]=activation",),
+        "keys and values of the memory for the cached-decoder-block of the same sizes",
+        _HEADS,
+        _DECODER,
         axes=_axes,
     ),
 )
