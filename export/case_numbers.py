@@ -13,12 +13,14 @@ from attnport.export.case_masks import visible
 from attnport.export.records import TensorSpec
 
 # normal      variance 1, as after a LayerNorm
+# growing     later tokens larger, as the root of their position: averages over more keys, as a causal
+#             mask gives later tokens, stay as large as the first ones, which set the errors
 # large       a softmax that is nearly one hot
 # overflow    scores beyond the largest float16, where they are not scaled before the product
 # constant    every element of a row alike, so that a LayerNorm divides by nothing but its epsilon
 # one-hot     one element of a row is 1: reads the columns of the weights
 # denormal    below the smallest normal number of the dtype
-MAGNITUDES = ("normal", "large", "overflow", "constant", "one-hot", "denormal")
+MAGNITUDES = ("normal", "growing", "large", "overflow", "constant", "one-hot", "denormal")
 _FACTORS = {"large": 8.0, "overflow": 100.0}
 _SENTINEL = -10000.0
 
@@ -82,6 +84,8 @@ def _activation(
     drawn = rng.standard_normal(shape)
     if magnitude == "constant" and shape:
         drawn = np.broadcast_to(drawn[..., :1], shape)
+    elif magnitude == "growing" and len(shape) > 1:
+        drawn = drawn * np.sqrt(np.arange(1, shape[-2] + 1) / max(shape[-2], 1))[:, None]
     elif magnitude == "one-hot" and shape:
         hot = rng.integers(0, shape[-1], (*shape[:-1], 1))
         drawn = (np.arange(shape[-1]) == hot).astype(np.float64)

@@ -145,7 +145,8 @@ def _run(
     sizes = {n: int(draw.integers(a.min, a.max + 1)) for n, a in bundle.axes.items()}
     # Half of them ordinary; a quarter saturated.
     shares = {"normal": 0.5, "large": 0.25}
-    magnitude = str(draw.choice(MAGNITUDES, p=[shares.get(m, 0.25 / 4) for m in MAGNITUDES]))
+    rest = (1 - sum(shares.values())) / (len(MAGNITUDES) - len(shares))
+    magnitude = str(draw.choice(MAGNITUDES, p=[shares.get(m, rest) for m in MAGNITUDES]))
     specs = bundle.manifest.inputs
     masked = any(spec.role == "mask" for spec in specs)
     plan = CasePlan("run", sizes, str(draw.choice(MASKS)) if masked else "none", seed, magnitude)

@@ -96,6 +96,9 @@ def test_magnitudes_are_finite_and_what_they_say(magnitude: str, dtype: Dtype) -
     assert np.isfinite(wide).all()
     if magnitude == "constant":
         assert (wide == wide[..., :1]).all()
+    elif magnitude == "growing":
+        first, last = np.abs(wide[:, 0]).mean(), np.abs(wide[:, -1]).mean()
+        assert first < last
     elif magnitude == "one-hot":
         assert ((wide == 1).sum(-1) == 1).all()
         assert ((wide != 0).sum(-1) == 1).all()

@@ -13,12 +13,15 @@ import torch
 from tests.validate.mutants.subjects import SUBJECTS, exported, module_of
 from torch import nn
 
+from attnport.axes import Axis
 from attnport.engines.engine import Engine
 from attnport.engines.ort_engine import OrtEngine
 from attnport.errors import InputError, UsageError
 from attnport.export.arrays import save_arrays
 from attnport.export.bundle import Bundle
 from attnport.export.memory_need import MemoryNeed
+from attnport.models.sources import spec_from_source
+from attnport.pipeline_run import bundle_from_spec
 from attnport.validate.extent import Extent, OwnCases
 from attnport.validate.finding import Finding
 from attnport.validate.own_cases import cases_from_file, cases_from_generator
@@ -54,6 +57,23 @@ def test_further_cases_prove_a_right_engine(further: Report) -> None:
     assert {n.get("mask") for n in numbers} >= {"block", "all-dead", "same-batch", "same-queries"}
     assert {n.get("magnitude") for n in numbers} >= {"large", "overflow", "constant", "one-hot"}
     assert len({n.get("sizes") for n in numbers}) > 8
+
+
+def test_sizes_that_ordinary_numbers_do_not_prove_are_proved_by_growing_ones(
+    tmp_path: Path,
+) -> None:
+    """A causal module in bfloat16, whose later tokens are small averages beside the first ones."""
+    sizes = {"d_model": "32", "num_heads": "2"}
+    axes = [Axis("batch", 1, 2, 2), Axis("seq", 1, 5, 512)]
+    spec = spec_from_source("causal-multi-head", sizes, (), axes)
+    bundle = bundle_from_spec(spec, tmp_path / "b", dtype="bfloat16", max_cases=3)
+    report = prove(bundle, ["torch-sdpa"], module=spec.make(), extent=Extent(further=True, seed=1))
+    status = {f.case: f.status for f in of(report, "parity")}
+    again = [name for name in status if name.endswith("-growing") and name != "numbers-growing"]
+    assert again
+    for name in again:
+        assert status[name.removesuffix("-growing")] == "not run"
+        assert status[name] == "passed"
 
 
 def test_properties_of_the_module_are_required(further: Report) -> None:
@@ -148,7 +168,7 @@ def test_files_that_are_no_cases_are_refused(tmp_path: Path) -> None:
 
 def test_without_the_module_further_cases_are_refused(masked: Bundle) -> None:
     for extent in (Extent(further=True), Extent(own=(OwnCases("none", lambda: ()),))):
-        with pytest.raises(UsageError, match="compared with the module, and there is none"):
+        with pytest.raises(UsageError, match="are computed by the module, and"):
             prove(masked, ["ort-cpu"], extent=extent)
 
 
