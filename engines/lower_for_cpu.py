@@ -1,7 +1,7 @@
 """The graph of a bundle as ONNX Runtime on the CPU is given it.
 
 Long causal attentions are cut into chunks, all layers read their lengths from the inputs, so that
-one mask serves them all, and GELUs and RMS norms stand as its fusions know them.
+one mask of few nodes serves them all, and GELUs and RMS norms stand as its fusions know them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from attnport.axes import Axis
-from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph, serialized
+from attnport.engines.lowered_graph import (
+    LoweredAttention,
+    LoweredGraph,
+    is_restampable,
+    serialized,
+)
 from attnport.engines.lowering_table import Situation, causal_chunks, choose_form
 from attnport.export.bundle import Bundle
 from attnport.export.records import AttentionInfo
@@ -44,8 +49,21 @@ def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
         changed |= divide_by_roots(model.graph).changed > 0
     common.ShapeInferencePass()(model)
     changed |= share_lengths(model.graph).changed > 0
+    changed |= _lighten_masks(model)
     done = tuple(_choice(bundle, info, chunks.get(info.name, 1)) for info in infos)
     return LoweredGraph(serialized(model) if changed else None, done)
+
+
+def _lighten_masks(model: ir.Model) -> bool:
+    from attnport.export.lighter_masks import BOOL_MAXIMUM_OPSET, reduce_bools, widen_ranges
+
+    changed = widen_ranges(model.graph).changed > 0
+    opset = model.opset_imports[""]
+    if opset >= BOOL_MAXIMUM_OPSET or (opset >= 18 and is_restampable(model)):
+        reduced = reduce_bools(model.graph).changed > 0
+        model.opset_imports[""] = max(opset, BOOL_MAXIMUM_OPSET) if reduced else opset
+        changed |= reduced
+    return changed
 
 
 def _may_cut(bundle: Bundle) -> bool:

@@ -11,6 +11,12 @@ from attnport.export.records import Record
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+# Operators of the default domain whose meaning, not only their types, changed between opsets 18
+# and 23 (the changelog of onnx 1.23).
+_CHANGED = frozenset(
+    {"AveragePool", "GroupNormalization", "Resize", "QuantizeLinear", "DequantizeLinear", "Pad"}
+)
+
 
 class LoweredAttention(Record):
     """What one attention is given to the engine as.
@@ -49,3 +55,8 @@ def serialized(model: ir.Model) -> bytes:
     model.graph.sort()
     common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())
+
+
+def is_restampable(model: ir.Model) -> bool:
+    """Whether a graph of opset 18 or more means the same at any opset up to 23."""
+    return not any(not node.domain and node.op_type in _CHANGED for node in model.graph)

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 from attnport.engines import libraries
 from attnport.engines.lower_for_cpu import lower_for_cpu
-from attnport.engines.lowered_graph import LoweredAttention, LoweredGraph, serialized
+from attnport.engines.lowered_graph import (
+    LoweredAttention,
+    LoweredGraph,
+    is_restampable,
+    serialized,
+)
 from attnport.engines.lowering_table import TABLES, Situation, choose_form
 from attnport.export.bundle import Bundle
 from attnport.export.records import AttentionInfo
@@ -19,11 +24,6 @@ from attnport.export.records import AttentionInfo
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-# Operators of the default domain whose meaning, not only their types, changed between opsets 18
-# and 23 (the changelog of onnx 1.23).
-_CHANGED = frozenset(
-    {"AveragePool", "GroupNormalization", "Resize", "QuantizeLinear", "DequantizeLinear", "Pad"}
-)
 _OPERATOR_OPSET = 23
 _NO_OPERATOR = (
     "the operator cannot say what it does: its mask sets hidden scores to a number, or its queries "
@@ -58,7 +58,7 @@ def _lowered(bundle: Bundle, kind: str) -> LoweredGraph:
 
     model = load_onnx(bundle.model_path)
     infos = inspect_graph(model.graph, bundle.axes).attentions
-    restampable = _is_restampable(model)
+    restampable = model.opset_imports[""] >= _OPERATOR_OPSET or is_restampable(model)
     run_passes(model, bundle.axes, form="attention")
     operators = _operators(model, bundle)
     version = _ort_version()
@@ -117,12 +117,6 @@ def _left(
 
 def _all_left(infos: Sequence[AttentionInfo], reason: str) -> tuple[LoweredAttention, ...]:
     return tuple(LoweredAttention(attention=i.name, form="pattern", reason=reason) for i in infos)
-
-
-def _is_restampable(model: ir.Model) -> bool:
-    if model.opset_imports[""] >= _OPERATOR_OPSET:
-        return True
-    return not any(not node.domain and node.op_type in _CHANGED for node in model.graph)
 
 
 def _ort_version() -> tuple[int, ...]:
