@@ -55,6 +55,23 @@ EXPLANATIONS: dict[Check, Explanation] = {
             "order",
         ),
     ),
+    "decoding": Explanation(
+        "Token by token, from its caches, the engine gives what one pass over the sequence gives.",
+        "Sequences are run in every way that must not matter: in one pass, one token a step, in "
+        "chunks, padded left and right, with prompts of different lengths, alone and beside "
+        "others. Each result at every position is judged against the float64 module by the bound "
+        "of parity. `greedy`: 20 prompts are continued by 64 tokens, and PyTorch must choose each "
+        "of them, too; where the two logits are closer than the bound, either is right, which is "
+        "said and is no fault.",
+        (
+            "token-by-token fails and full passes: positions that begin at 0 in each step, a cache "
+            "that is not fed back, or written a row too far",
+            "only padded ways fail: the mask of padding is not part of the mask of a decoding step",
+            "only prompts of different lengths fail: one position or one row for the whole batch",
+            "beside-others fails: caches of different sequences share memory",
+            "not run for want of sequences: export with past and seq from 0 and 1, and all cases",
+        ),
+    ),
     "repeat": Explanation(
         "Running, opening and building again give the same bits, or the difference is stated.",
         "The same bits pass; others pass while the second result is within the bound of parity, "

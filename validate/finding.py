@@ -14,6 +14,7 @@ Status = Literal["passed", "failed", "not run"]
 Check = Literal[
     "parity",
     "property",
+    "decoding",
     "repeat",
     "fusion",
     "qkv",

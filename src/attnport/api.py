@@ -6,6 +6,7 @@ the one that the bundle's `source` names, unless another is given.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,6 +200,11 @@ def prove(
     if module is None:
         further = ("torch-eager",) if extent is not None and extent.needs_module else ()
         module = _module_for(whole, (*engines, *wanted.kinds(), *further))
+    if module is None and (whole.manifest.caches or latency):
+        # Generation and latency are compared with PyTorch's; where that is not at hand, the report
+        # says so.
+        with contextlib.suppress(UsageError):
+            module = _module_for(whole, ("torch-eager",))
     return proving.prove(
         whole,
         engines,
