@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from attnport.export.concrete import ConcreteGraph, constant_scalar
 from attnport.export.mask_data import alive_at, scores_shape
-from attnport.export.movement import MOVEMENT, Chain, SourceLayout, push_indices
+from attnport.export.movement import MOVEMENT, Chain, push_indices
 from attnport.export.sites import AttentionSite
+
+RowLayout = Literal["batch-first", "sequence-first", "flat", "flat sequence-first"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +22,23 @@ class MergedHeads:
     """The context with its heads side by side, in the order (h,d).
 
     Attributes:
-        value: (B,N,E) for "batch-first", (N,B,E) for "sequence-first", (B·N,E) for "flat".
+        value: (B,N,E) for "batch-first", (N,B,E) for "sequence-first"; (B·N,E) and (N·B,E) for the
+            same, flat.
         layout: Which of these.
         nodes: The nodes from the context to it.
     """
 
     value: ir.Value
-    layout: SourceLayout
+    layout: RowLayout
     nodes: tuple[ir.Node, ...]
+
+    @property
+    def sequence_first(self) -> bool:
+        return self.layout.endswith("sequence-first")
+
+    @property
+    def flat(self) -> bool:
+        return self.layout.startswith("flat")
 
     @property
     def is_canonical(self) -> bool:
@@ -86,7 +98,7 @@ def _merged_at(
     return MergedHeads(value, layout, tuple(nodes))
 
 
-def _layout_at(site: AttentionSite, chain: Chain, graph: ConcreteGraph) -> SourceLayout | None:
+def _layout_at(site: AttentionSite, chain: Chain, graph: ConcreteGraph) -> RowLayout | None:
     indices = push_indices(chain, graph)
     shape = _context_shape(site, graph)
     if indices is None or shape is None:
@@ -97,15 +109,14 @@ def _layout_at(site: AttentionSite, chain: Chain, graph: ConcreteGraph) -> Sourc
     if indices.size != batch * heads * tokens * size:
         return None
     plain = np.arange(indices.size).reshape(shape)
-    rows = {
-        "batch-first": plain.transpose(0, 2, 1, 3).reshape(batch, tokens, heads * size),
-        "sequence-first": plain.transpose(2, 0, 1, 3).reshape(tokens, batch, heads * size),
-        "flat": plain.transpose(0, 2, 1, 3).reshape(batch * tokens, heads * size),
+    by_batch, by_token = (plain.transpose(perm) for perm in ((0, 2, 1, 3), (2, 0, 1, 3)))
+    rows: dict[RowLayout, np.ndarray] = {
+        "batch-first": by_batch.reshape(batch, tokens, heads * size),
+        "sequence-first": by_token.reshape(tokens, batch, heads * size),
+        "flat": by_batch.reshape(batch * tokens, heads * size),
+        "flat sequence-first": by_token.reshape(batch * tokens, heads * size),
     }
-    for layout, expected in rows.items():
-        if np.array_equal(indices, expected):
-            return layout  # type: ignore[return-value]
-    return None
+    return next((name for name, row in rows.items() if np.array_equal(indices, row)), None)
 
 
 def _context_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, int, int, int] | None:
@@ -123,7 +134,7 @@ def _context_shape(site: AttentionSite, graph: ConcreteGraph) -> tuple[int, int,
 
 def output_product(merged: MergedHeads | None) -> ir.Node | None:
     """The MatMul with W_O, if it is all that uses the merged heads."""
-    if merged is None or merged.layout == "flat":
+    if merged is None or merged.flat:
         return None
     user = _only_user(merged.value)
     if user is None or user.op_type != "MatMul" or user.inputs[0] is not merged.value:
@@ -133,13 +144,71 @@ def output_product(merged: MergedHeads | None) -> ir.Node | None:
     return user if constant else None
 
 
-def guard_on(value: ir.Value) -> ir.Node | None:
-    """The Where of `Where(condition, value, 0)`, if that is the value's only use."""
+@dataclass(frozen=True)
+class FlatOutput:
+    """·W_O + b_O on flattened rows, and the rows parted again (torch.nn.MultiheadAttention).
+
+    Attributes:
+        value: (B,N,D), or (N,B,D).
+        bias: b_O, (D,), or None.
+    """
+
+    value: ir.Value
+    bias: ir.Value | None
+
+
+def flat_output(
+    merged: MergedHeads | None, graphs: Sequence[ConcreteGraph], site: AttentionSite
+) -> FlatOutput | None:
+    """What follows heads that were merged flat, if it is a Gemm and a Reshape and nothing else."""
+    product = _only_user(merged.value) if merged is not None and merged.flat else None
+    if merged is None or product is None or product.op_type != "Gemm":
+        return None
+    _, weight, bias = (*product.inputs, None)[:3]
+    constant = weight is not None and weight.const_value is not None
+    reshape = _only_user(product.outputs[0])
+    turned = product.attributes.get_int("transA", 0)
+    if not constant or turned or reshape is None:
+        return None
+    if bias is not None and (bias.const_value is None or len(bias.const_value.shape) != 1):
+        return None
+    if product.attributes.get_float("beta", 1.0) != 1.0 or reshape.op_type != "Reshape":
+        return None
+    for graph in graphs:
+        shape, context = graph.shape(reshape.outputs[0]), _context_shape(site, graph)
+        if shape is None or context is None:
+            return None
+        rows = (context[2], context[0]) if merged.sequence_first else (context[0], context[2])
+        if len(shape) != 3 or shape[:2] != rows:
+            return None
+    return FlatOutput(reshape.outputs[0], bias)
+
+
+def guard_on(value: ir.Value, hidden: ir.Value | None = None) -> ir.Node | None:
+    """The Where of `Where(condition, value, 0)`, if that is the value's only use.
+
+    Args:
+        value: What may be guarded.
+        hidden: What stands in place of 0, where the guard is behind a bias.
+    """
     user = _only_user(value)
     if user is None or user.op_type != "Where":
         return None
     _, kept, other = user.inputs
-    return user if kept is value and constant_scalar(other) == 0.0 else None
+    expected = constant_scalar(other) == 0.0 if hidden is None else other is hidden
+    return user if kept is value and expected else None
+
+
+def guards_of(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> list[ir.Node]:
+    """What may be a guard for dead rows: on the context, and behind the output projection."""
+    merged = merged_heads(site, site.context, graphs)
+    product, flat = output_product(merged), flat_output(merged, graphs, site)
+    found = [guard_on(site.context)]
+    if product is not None:
+        found.append(guard_on(product.outputs[0]))
+    if flat is not None:
+        found.append(guard_on(flat.value, flat.bias))
+    return [guard for guard in found if guard is not None]
 
 
 def guard_is_redundant(site: AttentionSite, guard: ir.Node, fed: Sequence[ConcreteGraph]) -> bool:

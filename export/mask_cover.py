@@ -70,7 +70,7 @@ def _is_covered_at(
     term: MaskTerm, by: MaskTerm, site: AttentionSite, graph: ConcreteGraph
 ) -> bool | None:
     """None where the masks are not known at these sizes."""
-    added, condition = graph.data(term.value), graph.data(by.value)
+    added, condition = term.data(graph), by.data(graph)
     shape, dtype = scores_shape(site, graph), site.softmax_dtype or graph.dtype(site.query)
     if added is None or condition is None or shape is None or dtype is None:
         return None

@@ -19,7 +19,7 @@ HEAVY = {"MatMul", "Gemm", "Softmax", "Conv", "LayerNormalization"}
 
 def visible_at(term: MaskTerm, graph: ConcreteGraph) -> np.ndarray | None:
     """Where the term leaves the scores as they are, if its data is known and it does only that."""
-    data = graph.data(term.value)
+    data = term.data(graph)
     if data is None:
         return None
     if term.kind == "bool":
@@ -60,7 +60,7 @@ def alive_under(
     visible = causal_rows(shape) if causal else np.ones(shape[-2:], bool)
     visible = np.broadcast_to(visible, shape)
     for term in terms:
-        data = graph.data(term.value)
+        data = term.data(graph)
         if data is None:
             return None
         seen = term.visible(data) if term.kind == "bool" else data != -np.inf

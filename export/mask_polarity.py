@@ -66,7 +66,7 @@ def _visible(graph: ConcreteGraph, sites: Sequence[AttentionSite]) -> int:
     count = 0
     for site in sites:
         for term in site.terms:
-            data = graph.data(term.value)
+            data = term.data(graph)
             if data is not None:
                 seen = term.visible(data) if term.kind == "bool" else data > _HIDES_BELOW
                 count += int(np.count_nonzero(seen))

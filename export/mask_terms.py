@@ -3,66 +3,84 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from attnport.export.concrete import constant_array, constant_scalar
+from attnport.export.concrete import ConcreteGraph, constant_array, constant_scalar
 from attnport.export.mask_data import HEAVY, ancestry
+from attnport.export.mask_sources import (
+    Source,
+    axes_of,
+    source_of,
+    summands,
+    uniform_number,
+    unmoved_condition,
+)
 from attnport.export.sites import AttentionSite, MaskTerm
 
+Graphs = Sequence[ConcreteGraph]
 _LOOKS_UP = {"Gather", "GatherElements", "GatherND", "Slice", "Expand", "Reshape"}
 
 
-def plain_term(term: MaskTerm, site: AttentionSite, dtype: ir.DataType | None) -> MaskTerm:
-    """The term without disguise, where that is exact.
+def plain_terms(
+    term: MaskTerm, site: AttentionSite, dtype: ir.DataType | None, graphs: Graphs
+) -> list[MaskTerm]:
+    """The term without disguise, where that is exact; a sum of masks as its parts.
 
     A finite number that is added stays so beside another mask: where both hide, it adds to what the
     other has left there. It does not where it is -inf in this dtype, and 0 times it NaN.
     """
-    plain = _without_additive_disguise(term, dtype)
-    by_number = term.kind == "additive" and plain.kind == "bool" and math.isfinite(plain.fill)
-    if by_number and len(site.terms) > 1 and not can_be_minus_infinity(term.value):
-        return term
+    if term.kind == "bool":
+        return [unmoved_condition(term, graphs)]
+    if dtype is None:
+        return [term]
+    plain = _without_additive_disguise(term, dtype, graphs)
+    by_number = any(one.kind == "bool" and math.isfinite(one.fill) for one in plain)
+    alone = len(plain) == 1 and len(site.terms) == 1
+    if by_number and not alone and not can_be_minus_infinity(term.value):
+        return [term]
     return plain
 
 
-def _without_additive_disguise(term: MaskTerm, dtype: ir.DataType | None) -> MaskTerm:
-    """Sees through a mask that is added to the scores only to hide them.
+def _without_additive_disguise(
+    term: MaskTerm, dtype: ir.DataType, graphs: Graphs
+) -> list[MaskTerm]:
+    """Sees through what is added to the scores only to hide them, however it was moved.
 
     Add(scores, Where(visible, 0, fill)) and Add(scores, (1 - m)·fill) hide as
     Where(visible, scores, fill) does, where fill is so low that no score changes it by adding. In
     half precision only the last form is safe: a fill meant for float32 becomes -inf there, 0 times
     which is NaN, and scores plus the lowest number overflow.
     """
-    node = term.value.producer()
-    if term.kind != "additive" or node is None or dtype is None:
-        return term
-    while node.op_type == "Cast":
-        inner = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if inner is None:
-            return term
-        node = inner
+    start = source_of(term.value, graphs)
     lowest = float(ml_dtypes.finfo(dtype.numpy()).min)
-    if node.op_type == "Where":
-        return _from_where(node, lowest) or term
-    if node.op_type == "Mul":
-        return _from_product(node, lowest) or term
-    return term
+    found = []
+    for part in summands(start, graphs) if start is not None else ():
+        node = part.value.producer() if part is not None else None
+        plain = None
+        if part is not None and node is not None and node.op_type == "Where":
+            plain = _from_where(node, part, lowest, graphs)
+        elif part is not None and node is not None and node.op_type == "Mul":
+            plain = _from_product(node, part, lowest, graphs)
+        if plain is None:
+            return [term]
+        found.append(plain)
+    return found or [term]
 
 
-def _from_where(node: ir.Node, lowest: float) -> MaskTerm | None:
+def _from_where(node: ir.Node, part: Source, lowest: float, graphs: Graphs) -> MaskTerm | None:
     condition, when_true, when_false = (*node.inputs,)
-    assert condition is not None
     for inverted, zero, fill in ((False, when_true, when_false), (True, when_false, when_true)):
-        number = constant_scalar(fill)
-        if constant_scalar(zero) == 0.0 and number is not None and _absorbs(number, lowest):
-            return MaskTerm("bool", condition, inverted, number)
+        number = uniform_number(fill)
+        if uniform_number(zero) == 0.0 and number is not None and _absorbs(number, lowest):
+            return _hiding(condition, inverted, number, part, graphs)
     return None
 
 
-def _from_product(node: ir.Node, lowest: float) -> MaskTerm | None:
+def _from_product(node: ir.Node, part: Source, lowest: float, graphs: Graphs) -> MaskTerm | None:
     """(1 - m)·fill, of a mask m of zeros and ones."""
     for hidden, factor in (node.inputs, node.inputs[::-1]):
         number = constant_scalar(factor)
@@ -72,8 +90,22 @@ def _from_product(node: ir.Node, lowest: float) -> MaskTerm | None:
         whole = all(v.dtype is not None and not v.dtype.is_floating_point() for v in inputs)
         if complete and inputs and whole:
             # -inf times what is visible would be NaN, so no author meant it: a finite number did.
-            return MaskTerm("bool", hidden, True, max(number, lowest))
+            return _hiding(hidden, True, max(number, lowest), part, graphs)
     return None
+
+
+def _hiding(
+    condition: ir.Value | None, inverted: bool, fill: float, part: Source, graphs: Graphs
+) -> MaskTerm | None:
+    """The term of a condition, as the mask that it was moved to broadcasts."""
+    source = part.through(condition, graphs) if condition is not None else None
+    if condition is None or source is None:
+        return None
+    axes = axes_of(source, graphs)
+    if axes is None:
+        return None
+    leading = tuple(range(len(axes)))
+    return MaskTerm("bool", condition, inverted, fill, () if axes == leading else axes)
 
 
 def _absorbs(fill: float, lowest: float) -> bool:
@@ -86,6 +118,8 @@ def conjuncts(term: MaskTerm) -> list[MaskTerm]:
     node = term.value.producer()
     joined = "Or" if term.inverted else "And"
     if term.kind != "bool" or term.fill != -math.inf or node is None or node.op_type != joined:
+        return [term]
+    if term.axes:
         return [term]
     parts = [MaskTerm("bool", v, term.inverted) for v in node.inputs if v is not None]
     return [conjunct for part in parts for conjunct in conjuncts(part)]

@@ -15,14 +15,15 @@ from attnport.export.concrete import ConcreteGraph
 from attnport.export.mask_cover import without_covered
 from attnport.export.mask_data import alive_under, scores_shape, visible_at
 from attnport.export.mask_meaning import meaning_of_constant
-from attnport.export.mask_terms import can_be_minus_infinity, conjuncts, plain_term
+from attnport.export.mask_terms import can_be_minus_infinity, conjuncts, plain_terms
 from attnport.export.sites import AttentionSite, MaskTerm
 
 
 def analyse_masks(site: AttentionSite, graphs: Sequence[ConcreteGraph]) -> None:
     """Replaces what is decided by shapes alone by `causal`, and finds whether a row can be dead."""
     dtype = graphs[0].dtype(site.query)
-    terms = [part for term in site.terms for part in conjuncts(plain_term(term, site, dtype))]
+    plain = [one for term in site.terms for one in plain_terms(term, site, dtype, graphs)]
+    terms = [part for term in plain for part in conjuncts(term)]
     terms = without_covered(terms, site, graphs)
     meanings = [meaning_of_constant(term, site, graphs) for term in terms]
     alone = all(meanings)
@@ -56,7 +57,7 @@ def _hides_for_good(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
     """
     if term.kind == "bool":
         return term.fill == -math.inf
-    data = [graph.data(term.value) for graph in graphs]
+    data = [term.data(graph) for graph in graphs]
     return all(d is not None and np.isin(d, (0, -math.inf)).all() for d in data)
 
 
@@ -73,6 +74,6 @@ def _may_hide_a_row(term: MaskTerm, graphs: Sequence[ConcreteGraph]) -> bool:
 def _hide_a_row_together(site: AttentionSite, graph: ConcreteGraph) -> bool:
     """Whether the masks whose data is known leave a query without a visible key."""
     shape = scores_shape(site, graph)
-    known = [term for term in site.terms if graph.data(term.value) is not None]
+    known = [term for term in site.terms if term.data(graph) is not None]
     alive = alive_under(site.causal, known, shape, graph) if shape is not None else None
     return alive is not None and not alive.all()

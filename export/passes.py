@@ -28,7 +28,7 @@ from attnport.errors import InternalError
 from attnport.export import capture_operator
 from attnport.export.asking_sizes import sizes_to_ask_at
 from attnport.export.concrete import ConcreteGraph
-from attnport.export.context_rows import guard_on, merged_heads, output_product
+from attnport.export.context_rows import guards_of
 from attnport.export.einsum import einsum_to_matmul
 from attnport.export.expand_operator import expand_operator
 from attnport.export.find_attention import find_attentions
@@ -148,10 +148,8 @@ def _fed_graphs(graph: ir.Graph, view: View) -> list[ConcreteGraph]:
 
 def _guard_conditions(view: View) -> Iterator[ir.Value]:
     for site in view.sites:
-        product = output_product(merged_heads(site, site.context, view.graphs))
-        for value in (site.context, product.outputs[0] if product is not None else None):
-            guard = guard_on(value) if value is not None else None
-            if guard is not None and guard.inputs[0] is not None:
+        for guard in guards_of(site, view.graphs):
+            if guard.inputs[0] is not None:
                 yield guard.inputs[0]
 
 

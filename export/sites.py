@@ -27,12 +27,26 @@ class MaskTerm:
         value: The mask, which broadcasts to (B,H,N,T).
         inverted: Whether True means hidden.
         fill: What a hidden score becomes.
+        axes: Where axes of size 1 are put into the value before it broadcasts.
     """
 
     kind: Literal["bool", "additive"]
     value: ir.Value
     inverted: bool = False
     fill: float = -math.inf
+    axes: tuple[int, ...] = ()
+
+    def data(self, graph: ConcreteGraph) -> np.ndarray | None:
+        """The mask at concrete sizes, where it is known."""
+        data = graph.data(self.value)
+        return np.expand_dims(data, self.axes) if data is not None else None
+
+    def shape(self, graph: ConcreteGraph) -> tuple[int, ...] | None:
+        """Its concrete shape, where it is known."""
+        shape = graph.shape(self.value)
+        return (
+            np.expand_dims(np.empty(shape, bool), self.axes).shape if shape is not None else None
+        )
 
     def visible(self, data: np.ndarray) -> np.ndarray:
         """Of a bool term's data: where it leaves scores as they are."""

@@ -22,8 +22,10 @@ import onnx_ir as ir
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import (
     MergedHeads,
+    flat_output,
     guard_is_redundant,
     guard_on,
+    guards_of,
     merged_heads,
     output_product,
 )
@@ -118,15 +120,8 @@ class _Rewriting:
 
     def _redundant_guards(self, fed: Sequence[ConcreteGraph]) -> list[ir.Node]:
         """The guards that say no more than ours will: on the context, and after W_O."""
-        site, found = self.site, []
-        guard = guard_on(site.context)
-        if guard is not None and guard_is_redundant(site, guard, fed):
-            found.append(guard)
-        product = output_product(merged_heads(site, site.context, self.graphs))
-        guard = guard_on(product.outputs[0]) if product is not None else None
-        if guard is not None and guard_is_redundant(site, guard, fed):
-            found.append(guard)
-        return found
+        found = guards_of(self.site, self.graphs)
+        return [guard for guard in found if guard_is_redundant(self.site, guard, fed)]
 
     def _context_after_guard(self) -> ir.Value:
         guard = guard_on(self.site.context)
@@ -257,8 +252,11 @@ class _Rewriting:
         site = self.site
         anchor = site.nodes[-1]
         product = output_product(self.merged)
+        flat = flat_output(self.merged, self.graphs, site)
+        behind = flat.value if flat is not None else None
+        behind = product.outputs[0] if product is not None else behind
         alive = masks.alive() if site.dead_rows else None
-        after_output = alive is not None and product is not None and self._mask_has_no_heads()
+        after_output = alive is not None and behind is not None and self._mask_has_no_heads()
         if alive is not None and not after_output:
             zero = self.writer.scalar(0.0, self.value_dtype)
             context = self.writer.op("Where", [alive, context, zero], "context_alive")
@@ -268,26 +266,26 @@ class _Rewriting:
             old, new = self.merged.value, self._merge(context, self.merged)
         self.writer.insert_before(anchor)
         old.replace_all_uses_with(new, replace_graph_outputs=True)
-        if rows is not None and product is not None:
-            self._guard_after(product, rows)
+        if rows is not None and behind is not None:
+            self._guard_after(behind, rows, flat.bias if flat is not None else None)
 
     def _merge(self, context: ir.Value, merged: MergedHeads) -> ir.Value:
         """(B,H,N,Dh) -> the rows of the layout, the heads side by side."""
         shape = self.graphs[0].shape(merged.value)
         assert shape is not None
-        perm = [2, 0, 1, 3] if merged.layout == "sequence-first" else [0, 2, 1, 3]
+        perm = [2, 0, 1, 3] if merged.sequence_first else [0, 2, 1, 3]
         turned = self.writer.op("Transpose", [context], "context_rows", {"perm": perm})
-        sizes = [-1, shape[-1]] if merged.layout == "flat" else [0, 0, shape[-1]]
+        sizes = [-1, shape[-1]] if merged.flat else [0, 0, shape[-1]]
         return self.writer.op("Reshape", [turned, self.writer.integers(sizes)], "context_merged")
 
     def _mask_has_no_heads(self) -> bool:
-        shapes = [self.graphs[0].shape(term.value) for term in self.site.terms]
+        shapes = [term.shape(self.graphs[0]) for term in self.site.terms]
         return all(s is not None and (len(s) < 3 or s[-3] == 1) for s in shapes)
 
     def _rows_alive(self, alive: ir.Value) -> ir.Value:
         """(B|1,1,N|1,1) -> (B|1,N|1,1) or, sequence-first, (N|1,B|1,1)."""
-        rank = max(len(self.graphs[0].shape(term.value) or ()) for term in self.site.terms)
-        sequence_first = self.merged is not None and self.merged.layout == "sequence-first"
+        rank = max(len(term.shape(self.graphs[0]) or ()) for term in self.site.terms)
+        sequence_first = self.merged is not None and self.merged.sequence_first
         if rank == 4:
             alive = self.writer.squeeze(alive, [1], "rows_alive")
         elif sequence_first and rank < 3:
@@ -297,12 +295,11 @@ class _Rewriting:
             alive = self.writer.op("Transpose", [alive], "rows_alive_sequence_first", perm)
         return alive
 
-    def _guard_after(self, product: ir.Node, rows: ir.Value) -> None:
-        """Where(row alive, ·W_O, 0) between the product and its bias."""
-        output = product.outputs[0]
+    def _guard_after(self, output: ir.Value, rows: ir.Value, bias: ir.Value | None) -> None:
+        """Where(row alive, ·W_O, 0) before the bias; behind it Where(row alive, ·W_O + b, b)."""
         uses = list(output.uses())
-        zero = self.writer.scalar(0.0, self.value_dtype)
-        guarded = self.writer.op("Where", [rows, output, zero], "output_alive")
+        hidden = self.writer.scalar(0.0, self.value_dtype) if bias is None else bias
+        guarded = self.writer.op("Where", [rows, output, hidden], "output_alive")
         for use in uses:
             use.node.replace_input_with(use.idx, guarded)
         for index, value in enumerate(self.graph.outputs):

@@ -133,7 +133,11 @@ class MaskWriter:
         if value.dtype is not None and value.dtype != ir.DataType.BOOL:  # a number, 0 or not
             zero = self._writer.scalar(0.0, value.dtype)
             value, inverted = self._writer.op("Equal", [value, zero], "is_zero"), not inverted
-        return self._writer.op("Not", [value], "visible") if inverted else value
+        if inverted:
+            value = self._writer.op("Not", [value], "visible")
+        if term.axes:
+            value = self._writer.unsqueeze(value, term.axes, "mask")
+        return value
 
     def causal_visible(self) -> ir.Value:
         """(N,T): whether key j is at or before query i.

@@ -209,3 +209,30 @@ def test_four_blocks_from_pytorch(name: str, tmp_path: Path) -> None:
     fusion = built(captured(make(), mask), tmp_path)
     assert fusion.kernel_count <= most
     assert causality(fusion) == {causal}
+
+
+class PaddedTorchBlocks(nn.Module):
+    """Pre-LN blocks of nn.MultiheadAttention with a key_padding_mask, True where hidden."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
+        self.attentions = nn.ModuleList(
+            nn.MultiheadAttention(WIDTH, HEADS, bias=False, batch_first=True)
+            for _ in range(LAYERS)
+        )
+
+    def forward(self, x: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        for norm, attention in zip(self.norms, self.attentions, strict=True):
+            h = norm(x)
+            x = x + attention(h, h, h, key_padding_mask=padding, need_weights=False)[0]
+        return x
+
+
+def test_a_key_padding_mask_costs_a_guard_and_nothing_else(tmp_path: Path) -> None:
+    low = module_in_dtype(PaddedTorchBlocks().eval(), "float16")
+    args = (torch.zeros(2, 5, WIDTH, dtype=torch.float16), torch.zeros(2, 5, dtype=torch.bool))
+    shapes = ({0: "batch", 1: "seq"}, {0: "batch", 1: "seq"})
+    model = onnx_from_module(low, bind_example(low, args, {}, shapes, AXES), AXES, 18)
+    fusion = built(model, tmp_path)
+    assert fusion.kernel_count <= MASKED_BLOCKS

@@ -37,6 +37,7 @@ from tests.export.ways_masks import (
     LOWEST,
     PADDING,
     UNCOVERED,
+    WRAPPED,
     Hide,
     all_true,
     near,
@@ -238,3 +239,21 @@ def test_what_is_added_where_another_mask_hides_says_nothing(written: str) -> No
 def test_what_is_added_elsewhere_stays(written: str) -> None:
     found = only(self_attention(hide=UNCOVERED[written]))
     assert "additive" in found.mask
+
+
+@pytest.mark.parametrize("written", WRAPPED)
+def test_masks_that_hide_are_bool_however_they_are_wrapped(written: str) -> None:
+    hide, causal = WRAPPED[written]
+    found = only(self_attention(hide=hide))
+    assert (found.mask, found.causal, found.dead_rows) == ("bool", causal, True)
+
+
+def test_a_mask_of_each_head_keeps_its_heads() -> None:
+    """(B,N,H) turned to (B,H,1,N): heads that differ are no repetition."""
+
+    def hide(net: Net, scores: str) -> str:
+        visible = net.input("mask", ["batch", "seq", HEADS], "bool")
+        turned = net.op("Transpose", net.op("Where", visible, 0.0, HIDDEN), perm=[0, 2, 1])
+        return net.op("Add", scores, net.op("Unsqueeze", turned, [2]))
+
+    assert only(self_attention(hide=hide)).mask == "additive"

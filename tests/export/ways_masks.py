@@ -280,3 +280,59 @@ UNCOVERED: dict[str, Hide] = {
     ),
     "an input": lambda n, s: n.op("Add", _low(n, s), float_input(n)),
 }
+
+
+def _key_mask(net: Net, hidden: float = HIDDEN) -> str:
+    """(B,N) of zeros and of what hides, of a mask (B,N) that says what is seen."""
+    visible = net.input("pad", ["batch", "seq"], "bool")
+    zeros = net.op("Expand", 0.0, net.op("Shape", visible))
+    return net.op("Where", visible, zeros, hidden)
+
+
+def _sizes(net: Net, *parts: str | int) -> str:
+    return net.op("Concat", *([p] if isinstance(p, int) else p for p in parts), axis=0)
+
+
+def _axis(net: Net, number: int) -> str:
+    return net.op("Shape", "x", start=number, end=number + 1)
+
+
+def _for_all_heads(net: Net, mask: str) -> str:
+    """(B,N) -> (B,1,1,N) -> (B,H,1,N) -> (B·H,1,N) -> (B,H,1,N), as torch.nn does it."""
+    batch, seq = _axis(net, 0), _axis(net, 1)
+    four = net.op("Reshape", mask, _sizes(net, batch, 1, 1, seq))
+    wide = net.op("Expand", four, [1, HEADS, 1, 1])
+    three = net.op("Reshape", wide, _sizes(net, -1, 1, seq))
+    return net.op("Reshape", three, _sizes(net, batch, HEADS, 1, seq))
+
+
+# Masks that hide, wrapped in movement and casts; and whether they are causal.
+WRAPPED: dict[str, tuple[Hide, bool]] = {
+    "torch.nn's key_padding_mask": (
+        lambda n, s: n.op("Add", s, _for_all_heads(n, _key_mask(n))), False,
+    ),
+    "unsqueezed, and cast there and back": (
+        lambda n, s: n.op("Add", s, n.op("Unsqueeze", n.op(
+            "Cast", n.op("Cast", _key_mask(n), to=TensorProto.DOUBLE), to=TensorProto.FLOAT,
+        ), [1, 2])), False,
+    ),
+    "turned": (
+        lambda n, s: n.op("Add", s, n.op("Unsqueeze", n.op("Transpose", n.op(
+            "Transpose", _key_mask(n), perm=[1, 0]), perm=[1, 0]), [1, 2])), False,
+    ),
+    "with causality added to it": (
+        lambda n, s: n.op("Add", s, n.op(
+            "Add", n.op("Where", causal_visible(n), 0.0, HIDDEN), _for_all_heads(n, _key_mask(n))
+        )), True,
+    ),
+    "joined for all heads and rows, then parted": (
+        lambda n, s: n.op("Add", s, n.op("Reshape", n.op("Add", n.op(
+            "Reshape", n.op("Where", causal_visible(n), 0.0, HIDDEN), _sizes(
+                n, 1, 1, _axis(n, 1), _axis(n, 1))), _for_all_heads(n, _key_mask(n)),
+        ), _sizes(n, -1, HEADS, _axis(n, 1), _axis(n, 1)))), True,
+    ),
+    "a condition for all heads": (
+        lambda n, s: n.op("Where", _for_all_heads(
+            n, n.input("pad", ["batch", "seq"], "bool")), s, HIDDEN), False,
+    ),
+}  # fmt: skip
