@@ -12,6 +12,8 @@ Ensures: the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import onnx_ir as ir
 
 from attnport.export.graph_writer import GraphWriter
@@ -25,27 +27,46 @@ def share_lengths(graph: ir.Graph) -> PassRecord:
         for position, dim in enumerate(value.shape or ()):
             if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
                 inputs.setdefault(dim.value, (value, position))
-    lengths: dict[str, ir.Value] = {}
-    first = graph[0] if len(graph) else None
-    changed = 0
-    for node in list(graph):
+    asking: dict[str, list[ir.Node]] = {}
+    for node in graph:
         name = _length_asked(node)
-        if first is None or name is None or name not in inputs:
+        if name in inputs:
+            asking.setdefault(name, []).append(node)
+    changed = 0
+    for name, nodes in asking.items():
+        if len(nodes) == 1 and nodes[0].inputs[0] is inputs[name][0]:
             continue
-        if name not in lengths:
-            lengths[name] = _length_of(graph, first, name, *inputs[name])
-        node.outputs[0].replace_all_uses_with(lengths[name], replace_graph_outputs=True)
-        graph.remove(node, safe=True)
-        changed += 1
+        changed += _share(graph, nodes, name, *inputs[name])
     return PassRecord(name="share_lengths", changed=changed)
 
 
+def _share(
+    graph: ir.Graph, nodes: Sequence[ir.Node], name: str, value: ir.Value, position: int
+) -> int:
+    """Makes the length and its scalar once, and says how many nodes they replace."""
+    writer = GraphWriter(graph, "/lengths")
+    length = writer.sizes(value, position, position + 1, name)
+    length.type, length.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
+    scalar = writer.squeeze(length, [0], f"{name}_scalar")
+    scalar.type, scalar.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+    writer.insert_before(graph[0])
+    replaced = list(nodes)
+    for node in nodes:
+        for user, _ in list(node.outputs[0].uses()):
+            if user.op_type == "Squeeze" and not user.outputs[0].is_graph_output():
+                user.outputs[0].replace_all_uses_with(scalar)
+                replaced.append(user)
+        node.outputs[0].replace_all_uses_with(length)
+    graph.remove([node for node in replaced if node.graph is graph], safe=True)
+    return len(nodes)
+
+
 def _length_asked(node: ir.Node) -> str | None:
-    """The name of the one dimension that is asked for, of a value that nodes have made."""
+    """The name of the one dimension that is asked for."""
     value = node.inputs[0] if node.inputs else None
-    if node.op_type != "Shape" or node.domain or value is None or value.producer() is None:
+    if node.op_type != "Shape" or node.domain or value is None or value.shape is None:
         return None
-    if value.shape is None or node.outputs[0].is_graph_output():
+    if node.outputs[0].is_graph_output():
         return None
     dims = list(value.shape)[node.attributes.get_int("start", 0) : _end(node)]
     name = dims[0].value if len(dims) == 1 and isinstance(dims[0], ir.SymbolicDim) else None
@@ -54,13 +75,3 @@ def _length_asked(node: ir.Node) -> str | None:
 
 def _end(node: ir.Node) -> int | None:
     return node.attributes["end"].as_int() if "end" in node.attributes else None
-
-
-def _length_of(
-    graph: ir.Graph, first: ir.Node, name: str, value: ir.Value, position: int
-) -> ir.Value:
-    writer = GraphWriter(graph, "/lengths")
-    length = writer.sizes(value, position, position + 1, name)
-    length.type, length.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
-    writer.insert_before(first)
-    return length

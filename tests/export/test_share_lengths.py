@@ -67,6 +67,22 @@ def test_queries_and_keys_are_as_long_as_the_input() -> None:
     assert shared(lowered)[1] == 0
 
 
+def test_scalars_of_all_inputs_are_one() -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["" : 18]>\n'
+        "net (float[a,b] x, float[a,b] z) => (int64 y, int64 w) {\n"
+        "n = Shape <start = 0, end = 1> (x)\nm = Shape <start = 1, end = 2> (z)\n"
+        "k = Shape <start = 1, end = 2> (x)\nl = Shape <start = 0, end = 1> (z)\n"
+        "ns = Squeeze (n)\nms = Squeeze (m)\nks = Squeeze (k)\nls = Squeeze (l)\n"
+        "y = Add (ns, ms)\nw = Mul (ks, ls)\n}"
+    )
+    lowered, changed = shared(onnx.parser.parse_model(text))
+    assert changed == 4
+    kinds = [node.op_type for node in lowered.graph.node]
+    assert (kinds.count("Shape"), kinds.count("Squeeze")) == (2, 2)
+    assert shared(lowered)[1] == 0
+
+
 def test_a_length_of_another_name_stays() -> None:
     text = (
         '<ir_version: 8, opset_import: ["" : 18]>\n'
