@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attnport.engines import libraries
 from attnport.engines.build_options import BuildOptions
+from attnport.engines.decoding.profiles import with_decoding_profiles
 from attnport.engines.kinds import EngineKind, engine_kind, lack_to_build
 from attnport.engines.plan import EnginePlan
 from attnport.errors import EngineUnavailableError, UsageError
@@ -25,7 +26,8 @@ def build_engine(
 ) -> EnginePlan:
     """Builds what a kind of engine runs, and tells what came of it.
 
-    For TensorRT that is a plan, left as `model.<kind>.plan` with `.plan.json` (see `load_plan`)
+    For TensorRT that is a plan (of two profiles, prefill and one token, where the bundle has caches
+    and no others are asked for), left as `model.<kind>.plan` with `.plan.json` (see `load_plan`)
     and `.plan.log`; one that lies there and was built from the same things is taken as it is.
     ONNX Runtime loads the graph once, to know that it does. PyTorch needs nothing.
 
@@ -57,6 +59,7 @@ def build_engine(
 
     if not libraries.has_distribution(asked.library):
         _require_buildable(asked)
+    wanted = with_decoding_profiles(bundle, wanted)
     build = TrtBuild(bundle, asked.name, asked.library, out or bundle.path, wanted, rehash=rehash)
     plan = build.found()
     if plan is None:

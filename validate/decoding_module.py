@@ -45,23 +45,33 @@ def computed_case(bundle: Bundle, module: torch.nn.Module, plan: CasePlan) -> Ca
     return Case(record, inputs, computed.arrays)
 
 
-def wide_logits(
-    bundle: Bundle, layout: DecodingLayout, module: torch.nn.Module, ids: np.ndarray
-) -> np.ndarray:
-    """Logits of one sequence in float64, in one pass that no axis limits: (S,) -> (S,V)."""
-    capacity = None
-    if layout.kind == "static":
-        cache = layout.caches[0]
-        dim = cache.input.shape[cache.axis]
-        capacity = dim if isinstance(dim, int) else layout.axes[dim].max
-    tokens = ids[None].astype(np.int64)
-    step = Step(Held(1, capacity), np.ones(tokens.shape, bool))
-    feeds = feeds_of(layout, tokens, step) | empty_past(layout, 1, capacity)
-    double = module_in_dtype(module_in_dtype(module, bundle.dtype), "float64")
-    tensors = {name: to_torch(feeds[name]) for name in (s.name for s in bundle.manifest.inputs)}
-    wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
-    with torch.inference_mode():
-        results = call_module(double, wide)
-    place = [spec.name for spec in bundle.manifest.outputs].index(layout.result.name)
-    logits: np.ndarray = to_numpy(results[place])[0]
-    return logits
+class WideLogits:
+    """Logits in float64, of whole sequences in one pass that no axis limits.
+
+    Args:
+        bundle: What was exported.
+        layout: The parts of its graph.
+        module: What it was exported from.
+    """
+
+    def __init__(self, bundle: Bundle, layout: DecodingLayout, module: torch.nn.Module) -> None:
+        self._bundle, self._layout = bundle, layout
+        self._double = module_in_dtype(module_in_dtype(module, bundle.dtype), "float64")
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """(S,) -> (S,V)."""
+        layout, specs = self._layout, self._bundle.manifest.inputs
+        capacity = None
+        if layout.kind == "static":
+            dim = layout.caches[0].input.shape[layout.caches[0].axis]
+            capacity = dim if isinstance(dim, int) else layout.axes[dim].max
+        tokens = ids[None].astype(np.int64)
+        step = Step(Held(1, capacity), np.ones(tokens.shape, bool))
+        feeds = feeds_of(layout, tokens, step) | empty_past(layout, 1, capacity)
+        tensors = {spec.name: to_torch(feeds[spec.name]) for spec in specs}
+        wide = {n: t.double() if t.is_floating_point() else t for n, t in tensors.items()}
+        with torch.inference_mode():
+            results = call_module(self._double, wide)
+        names = [spec.name for spec in self._bundle.manifest.outputs]
+        logits: np.ndarray = to_numpy(results[names.index(layout.result.name)])[0]
+        return logits

@@ -26,6 +26,7 @@ def open_decoding(
     module: torch.nn.Module | None = None,
     plan: EnginePlan | None = None,
     threads: int | None = None,
+    in_place: bool = True,
 ) -> DecodingSession:
     """Opens a session; it is a context manager that frees what it holds.
 
@@ -38,6 +39,8 @@ def open_decoding(
         module: The module that the bundle was exported from, for the torch kinds.
         plan: The plan to run, for the TensorRT kinds; by default the one in the bundle's folder.
         threads: How many CPU threads to compute with; None leaves it to the library.
+        in_place: Whether ONNX Runtime may write static caches in place, where the graph allows it;
+            without it they have two buffers, and are copied at every step.
 
     Raises:
         UsageError: If the bundle has no caches, or there is no such kind.
@@ -48,7 +51,7 @@ def open_decoding(
     layout = layout_of(bundle)
     engine_kind(kind)
     engine = open_engine(bundle, kind, module=module, plan=plan, threads=threads)
-    return DecodingSession(layout, _store(bundle, engine, layout))
+    return DecodingSession(layout, _store(bundle, engine, layout, in_place))
 
 
 def carried_session(bundle: Bundle, engine: Engine) -> DecodingSession:
@@ -65,14 +68,15 @@ def carried_session(bundle: Bundle, engine: Engine) -> DecodingSession:
     return DecodingSession(layout, CarriedCaches(engine, layout))
 
 
-def _store(bundle: Bundle, engine: Engine, layout: DecodingLayout) -> CacheStore:
+def _store(bundle: Bundle, engine: Engine, layout: DecodingLayout, in_place: bool) -> CacheStore:
     kind = engine_kind(engine.kind)
     if kind.library == "onnxruntime":
         from attnport.engines.decoding.ort_caches import OrtCaches
         from attnport.engines.ort_engine import OrtEngine
 
         assert isinstance(engine, OrtEngine)
-        in_place = layout.kind == "static" and not why_not_in_place(bundle.model_path, layout)
+        if layout.kind == "static":
+            in_place = in_place and not why_not_in_place(bundle.model_path, layout)
         return OrtCaches(engine, layout, kind.device, in_place=in_place)
     if kind.builds_plan:
         from attnport.engines.decoding.plan_caches import PlanCaches

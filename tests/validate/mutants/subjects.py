@@ -14,7 +14,7 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from attnport.axes import Axis
+from attnport.axes import Axis, AxisSum, axes_by_name
 from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
 from attnport.models.attention import (
@@ -23,8 +23,11 @@ from attnport.models.attention import (
     MultiHeadSelfAttention,
 )
 from attnport.models.blocks import EncoderBlock
+from attnport.models.cached_inputs import cache_inputs
+from attnport.models.decoder_lm import DecoderLM
 
 D, H, HKV = 64, 4, 2
+CAPACITY = 32
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -59,12 +62,39 @@ class Subject:
         make: Makes the module.
         inputs: For each argument its dtype and dimensions, an axis's name or a size.
         roles: Of inputs that are not activations.
+        by_place: Whether forward takes them by their order and not by name.
     """
 
     name: str
     make: Callable[[], nn.Module]
     inputs: dict[str, tuple[torch.dtype, tuple[str | int, ...]]]
     roles: dict[str, str]
+    by_place: bool = False
+
+
+def _decoder(name: str, *, static: bool) -> Subject:
+    """A language model with caches: rotary, grouped-query; or learned positions, static."""
+
+    def make() -> nn.Module:
+        return DecoderLM(
+            D, H, num_layers=2, vocab_size=61, max_positions=CAPACITY, tied=False, static=static,
+            kv_heads=HKV, d_ff=2 * D, rotary=not static,
+        )  # fmt: skip
+
+    past, total = (CAPACITY, CAPACITY) if static else ("past", "total")
+    ids: tuple[torch.dtype, tuple[str | int, ...]] = (torch.int64, ("batch", "seq"))
+    inputs: dict[str, tuple[torch.dtype, tuple[str | int, ...]]] = {
+        "token_ids": ids,
+        "positions": ids,
+        "mask": (torch.bool, ("batch", "seq", total)),
+    }
+    if static:
+        inputs["write_at"] = (torch.int64, ("batch",))
+    for one in cache_inputs(2, static=static):
+        if one != "write_at":
+            inputs[one] = (torch.float32, ("batch", HKV, past, D // H))
+    roles = {"token_ids": "token_ids", "positions": "positions", "mask": "mask"}
+    return Subject(name, make, inputs, roles, by_place=True)
 
 
 _X = (torch.float32, ("batch", "seq", D))
@@ -88,10 +118,13 @@ SUBJECTS: dict[str, Subject] = {
             {"mask": "mask"},
         ),
         Subject("past", GroupedPast, {"x": _X, "memory": _MEMORY}, {}),
+        _decoder("decoder", static=False),
+        _decoder("decoder-static", static=True),
     )
 }
 # Queries never outnumber keys, so that no query is without one.
-_AXES = {"batch": (1, 2, 4), "seq": (1, 8, 15), "memory": (15, 19, 23)}
+_AXES = {"batch": (1, 2, 4), "seq": (1, 8, 15), "memory": (15, 19, 23), "past": (0, 5, 40)}
+_TOTAL = AxisSum("total", ("past", "seq"))
 
 
 def module_of(subject: Subject, seed: int) -> nn.Module:
@@ -113,19 +146,25 @@ def exported(
 ) -> Bundle:
     """The model as a bundle with its first cases."""
     dims = {d for _, shape in subject.inputs.values() for d in shape if isinstance(d, str)}
-    axes = [Axis(name, *sizes) for name, sizes in _AXES.items() if name in dims]
-    opt = {axis.name: axis.opt for axis in axes}
-    kwargs = {
-        name: torch.ones([opt[d] if isinstance(d, str) else d for d in shape], dtype=kind)
+    given = [Axis(name, *sizes) for name, sizes in _AXES.items() if name in dims]
+    axes = axes_by_name([*given, *([_TOTAL] if "total" in dims else [])])
+    args = {
+        name: torch.ones([axes[d].opt if isinstance(d, str) else d for d in shape], dtype=kind)
         for name, (kind, shape) in subject.inputs.items()
     }
+    if "write_at" in args:
+        args["write_at"] = torch.zeros_like(args["write_at"])
     shapes = {
         name: {at: d for at, d in enumerate(shape) if isinstance(d, str)}
         for name, (_, shape) in subject.inputs.items()
     }
+    by_place = subject.by_place
     return export_module(
-        module_of(subject, seed), (), folder / f"{subject.name}-{dtype}-{seed}",
-        dynamic_shapes=shapes, axes=axes, dtype=dtype, inputs=subject.roles, kwargs=kwargs,
+        module_of(subject, seed),
+        tuple(args.values()) if by_place else (),
+        folder / f"{subject.name}-{dtype}-{seed}",
+        dynamic_shapes=tuple(shapes.values()) if by_place else shapes,
+        axes=axes, dtype=dtype, inputs=subject.roles, kwargs=None if by_place else args,
         name=subject.name, max_cases=max_cases,
     )  # fmt: skip
 
