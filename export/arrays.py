@@ -24,7 +24,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def save_arrays(arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, path)
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from attnport.export.watched import Watched
 
 _SOFTMAXES = {
     torch.ops.aten.softmax.int,
@@ -15,17 +16,15 @@ _SOFTMAXES = {
 }
 
 
-class DeadRowsAreZero(TorchDispatchMode):
+class DeadRowsAreZero(Watched):
     """Makes a softmax give 0 where every score is -inf, as the specification says of dead rows."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        super().__init__()
         self.met_dead_row = False
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
         if func in _SOFTMAXES:
             dead = (args[0] == -torch.inf).all(args[1], keepdim=True)
             if dead.any():

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnport.errors import ModuleError
 from attnport.export.module_forms import call_module, to_numpy
+from attnport.export.watched import Watched
 
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -47,19 +47,17 @@ def require_deterministic(module: torch.nn.Module, feeds: Mapping[str, torch.Ten
     )
 
 
-class _WatchRandomness(TorchDispatchMode):
+class _WatchRandomness(Watched):
     """Notes every operator that draws, by torch's own tag, with the line that called it."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        super().__init__()
         self.found: list[str] = []
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
             self.found.append(f"{func} at {_calling_line()}")
-        return func(*args, **(kwargs or {}))
+        return super().operator(func, args, kwargs)
 
 
 def _calling_line() -> str:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnport.export.cases import CasePlan
 from attnport.export.module_forms import call_module, to_torch
 from attnport.export.records import TensorSpec
+from attnport.export.watched import Watched
 
 # The float64 module, and its copy that is perturbed; the module itself comes on top.
 _DOUBLE_BYTES = 2 * 8
@@ -116,18 +116,16 @@ def _wide(spec: TensorSpec) -> torch.dtype:
     return torch.from_numpy(np.empty(0, spec.dtype)).dtype
 
 
-class _LivePeak(TorchDispatchMode):
+class _LivePeak(Watched):
     """The most bytes of storages, made by the operators it sees, that were alive at once."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        super().__init__()
         self.peak = self.largest = 0
         self._alive: dict[int, tuple[Any, int]] = {}
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = super().operator(func, args, kwargs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 storage = leaf.untyped_storage()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnport.errors import ModuleError
+from attnport.export.watched import Watched
 
 _TORCH_DTYPES = {
     "float64": torch.float64,
@@ -87,7 +87,7 @@ def sdpa_form(module: torch.nn.Module) -> torch.nn.Module | None:
     return copied
 
 
-class _WatchSdpa(TorchDispatchMode):
+class _WatchSdpa(Watched):
     """Notes whether aten::scaled_dot_product_attention is called.
 
     At the dispatcher, and not as a function mode: torch.nn.MultiheadAttention's functional form
@@ -95,12 +95,12 @@ class _WatchSdpa(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        super().__init__()
         self.called = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         self.called = self.called or func is torch.ops.aten.scaled_dot_product_attention.default
-        return func(*args, **(kwargs or {}))
+        return super().operator(func, args, kwargs)
 
 
 def calls_sdpa(module: torch.nn.Module, feeds: Mapping[str, torch.Tensor]) -> bool:

@@ -72,7 +72,7 @@ def rounded_tensor(tensor: torch.Tensor, dtype: str, generator: torch.Generator)
     return tensor * (1 + _width(dtype) * (2 * drawn - 1))
 
 
-class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 2.13: __init_subclass__
+class RoundingNoise(DeadRowsAreZero):
     """Moves what each operator computes, where the dtype cannot hold it exactly.
 
     Args:
@@ -86,14 +86,12 @@ class RoundingNoise(DeadRowsAreZero):  # type: ignore[no-untyped-call]  # torch 
         self._sums_itself = dtype in SUMS_ITSELF
         self._generator = torch.Generator().manual_seed(seed)
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if func is _ATTENTION:
             # As its parts, so that its scores are moved, too.
             with self:
-                return func.decompose(*args, **(kwargs or {}))
-        result = super().__torch_dispatch__(func, types, args, kwargs)
+                return func.decompose(*args, **kwargs)
+        result = super().operator(func, args, kwargs)
         if self._sums_itself and func in _PRODUCTS and result.dtype == torch.float64:
             result = result + self._strayed_sum(result, args, *_PRODUCTS[func])
         computed = all(returned.alias_info is None for returned in func._schema.returns)  # type: ignore[attr-defined]  # an OpOverload

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from attnport.export.module_forms import call_module, module_in_dtype, to_numpy, to_torch
+from attnport.export.watched import Watched
 from attnport.validate.fingerprint import Fingerprint, fingerprint
 
 _OWN = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -64,9 +64,9 @@ def trace_module(module: torch.nn.Module, inputs: Mapping[str, np.ndarray]) -> l
     return [*given, *watch.made]
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(Watched):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch 2.13 annotates it not
+        super().__init__()
         self.made: list[Made] = []
         self._paths: list[str] = []
 
@@ -79,10 +79,8 @@ class _Watch(TorchDispatchMode):
 
         return leave
 
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def operator(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        result = super().operator(func, args, kwargs)
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
                 path = self._paths[-1] if self._paths else ""

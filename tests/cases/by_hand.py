@@ -239,7 +239,6 @@ BY_HAND = (
         lambda b, n: (randn(b, n, D), torch.tensor(True)),
         (X, None),
         AXES,
-        lacking="the float64 reference does not run torch.cond",
     ),
     Case("weights-beside", Tokens, lambda b, n: (torch.arange(b * n).view(b, n) * 7,), (X,), AXES),
 )
