@@ -17,6 +17,7 @@ from attnport.export.masks import analyse_masks
 from attnport.export.probabilities import follow_probabilities
 from attnport.export.scores import scores_above
 from attnport.export.sites import AttentionSite, MaskTerm, find_layouts
+from attnport.export.taps import repeated_heads
 
 Graphs = Sequence[ConcreteGraph]
 
@@ -38,9 +39,20 @@ def find_attentions(graph: ir.Graph, graphs: Sequence[ConcreteGraph]) -> list[At
         if site is not None:
             site.name = f"attn{len(sites)}"
             find_layouts(site, list(graphs))
+            site.kv_heads = site.kv_heads or _heads_before_repeat(site, graphs)
             analyse_masks(site, graphs)
             sites.append(site)
     return sites
+
+
+def _heads_before_repeat(site: AttentionSite, graphs: Graphs) -> int | None:
+    """Hkv where heads are repeated behind a cache: there no layout tells."""
+    found = set()
+    for graph in graphs:
+        repeated = repeated_heads(site.chains["value"], graph, transposed=False)
+        shape = graph.shape(repeated[0]) if repeated is not None else None
+        found.add(shape[1] if shape is not None else None)
+    return found.pop() if len(found) == 1 else None
 
 
 def _from_operator(node: ir.Node, graph: ConcreteGraph) -> AttentionSite | None:

@@ -21,6 +21,10 @@ ROLES: tuple[Role, ...] = (
 )  # fmt: skip
 
 
+# What leaves numbers as they are, on their way from an input to a Gather.
+_RESHAPED = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Cast", "Identity")
+
+
 def input_specs(
     graph: ir.Graph, axes: Mapping[str, Axis], given: Mapping[str, str] | None = None
 ) -> tuple[TensorSpec, ...]:
@@ -100,15 +104,29 @@ def _mask_inputs(view: View) -> tuple[set[ir.Value], set[ir.Value]]:
     return masks, biases
 
 
+def _rows_looked_up(value: ir.Value) -> int | None:
+    """The rows of the constant table that the value, reshaped or not, holds indices of."""
+    pending, seen = [value], {value}
+    while pending:
+        for use in pending.pop().uses():
+            node, table = use.node, use.node.inputs[0]
+            if node.op_type == "Gather" and use.idx == 1 and table is not None:
+                tensor = table.const_value
+                if tensor is not None and len(tensor.shape) == 2:
+                    return int(tensor.shape[0])
+            if node.op_type in _RESHAPED and use.idx == 0 and node.outputs[0] not in seen:
+                seen.add(node.outputs[0])
+                pending.append(node.outputs[0])
+    return None
+
+
 def _role(value: ir.Value, masks: set[ir.Value], biases: set[ir.Value]) -> tuple[Role, int | None]:
     """The role, and for token ids the number of tokens there are."""
     assert value.dtype is not None
-    for use in value.uses():
-        table = use.node.inputs[0]
-        if use.node.op_type != "Gather" or use.idx != 1 or table is None:
-            continue
-        if table.const_value is not None and len(table.const_value.shape) == 2:
-            return "token_ids", table.const_value.numpy().shape[0]
+    rows = _rows_looked_up(value)
+    if rows is not None:
+        # A table of positions is like one of tokens; transformers and others name the input so.
+        return ("positions" if "position" in str(value.name) else "token_ids"), rows
     if value in masks:
         return "mask", None
     if value in biases:

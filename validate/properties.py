@@ -78,7 +78,9 @@ def _of_output(
 ) -> Judgement:
     if spec.name not in found:
         return Judgement("failed", f"the engine gives no {spec.name!r}", {})
-    return judge(found[spec.name], spec, wanted[spec.name], case.record.references[spec.name])
+    # Nothing but the engine knows these inputs, so nothing can be returned in its result's place.
+    record = case.record.references[spec.name]
+    return judge(found[spec.name], spec, wanted[spec.name], record, computed=True)
 
 
 def worst(judged: list[Judgement]) -> Judgement:
