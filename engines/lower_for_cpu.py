@@ -1,7 +1,7 @@
 """The graph of a bundle as ONNX Runtime on the CPU is given it.
 
-Long causal attentions are cut into chunks, all layers read their lengths from the inputs, so that
-one mask of few nodes serves them all, and GELUs and RMS norms stand as its fusions know them.
+Long causal attentions are cut into chunks; all layers read their lengths from the inputs, so that
+one mask of few nodes serves them all, and add it; GELUs and RMS norms stand as its fusions know them.
 """
 
 from __future__ import annotations
@@ -32,38 +32,46 @@ def lower_for_cpu(bundle: Bundle) -> LoweredGraph:
     Raises:
         GraphError: If the graph cannot be read.
     """
-    import onnx_ir.passes.common as common
-
-    from attnport.export.gelu_order import reorder_gelus
     from attnport.export.onnx_file import load_onnx
-    from attnport.export.rms_division import divide_by_roots
-    from attnport.export.share_lengths import share_lengths
 
     infos = bundle.manifest.attentions
     model = load_onnx(bundle.model_path)
     chunks = _cut(model, bundle) if _may_cut(bundle) else {}
-    changed = max(chunks.values(), default=1) > 1
-    # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
-    if bundle.dtype == "float32":
-        changed |= reorder_gelus(model.graph).changed > 0
-        changed |= divide_by_roots(model.graph).changed > 0
-    common.ShapeInferencePass()(model)
-    changed |= share_lengths(model.graph).changed > 0
-    changed |= _lighten_masks(model)
+    changed = _lighten(model, bundle.dtype) or max(chunks.values(), default=1) > 1
     done = tuple(_choice(bundle, info, chunks.get(info.name, 1)) for info in infos)
     return LoweredGraph(serialized(model) if changed else None, done)
 
 
-def _lighten_masks(model: ir.Model) -> bool:
-    from attnport.export.lighter_masks import BOOL_MAXIMUM_OPSET, reduce_bools, widen_ranges
+def _lighten(model: ir.Model, dtype: str) -> bool:
+    """Everything but the chunks; says whether there was anything to do."""
+    import onnx_ir.passes.common as common
 
-    changed = widen_ranges(model.graph).changed > 0
+    from attnport.export.added_masks import add_masks
+    from attnport.export.gelu_order import reorder_gelus
+    from attnport.export.lighter_masks import widen_ranges
+    from attnport.export.rms_division import divide_by_roots
+    from attnport.export.share_lengths import share_lengths
+
+    common.ShapeInferencePass()(model)
+    records = [share_lengths(model.graph), widen_ranges(model.graph)]
+    reduced = _reduce_bools(model)
+    # In half precision ONNX Runtime casts every node to fp32 and back, and fuses less.
+    if dtype == "float32":
+        records += [pass_(model.graph) for pass_ in (reorder_gelus, divide_by_roots, add_masks)]
+    return reduced or any(record.changed for record in records)
+
+
+def _reduce_bools(model: ir.Model) -> bool:
+    from attnport.export.lighter_masks import BOOL_MAXIMUM_OPSET, lose_negations, reduce_bools
+
     opset = model.opset_imports[""]
-    if opset >= BOOL_MAXIMUM_OPSET or (opset >= 18 and is_restampable(model)):
-        reduced = reduce_bools(model.graph).changed > 0
-        model.opset_imports[""] = max(opset, BOOL_MAXIMUM_OPSET) if reduced else opset
-        changed |= reduced
-    return changed
+    if opset < BOOL_MAXIMUM_OPSET and (opset < 18 or not is_restampable(model)):
+        return False
+    if not reduce_bools(model.graph).changed:
+        return False
+    lose_negations(model.graph)
+    model.opset_imports[""] = max(opset, BOOL_MAXIMUM_OPSET)
+    return True
 
 
 def _may_cut(bundle: Bundle) -> bool:

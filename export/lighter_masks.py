@@ -2,11 +2,15 @@
 
     Range(0, Cast(n, int32), 1) >= Range(0, Cast(t, int32), 1)   ->   Range(0, n, 1) >= Range(0, t, 1)
     Greater(ReduceMax(Cast(mask, float), axes), 0)               ->   ReduceMax(mask, axes)
+    Where(Not(hidden), a, b)                                     ->   Where(hidden, b, a)
 
 Causality is counted in int32 since TensorRT would share int64 with the model's own positions; here
 they are to be shared. ReduceMax takes bool since opset 20.
 
-Requires: for the second line an opset of 18 or more, whose operators mean the same at 20.
+Where a mask is Not(hidden), ReduceMax(Not(hidden)) becomes Not(ReduceMin(hidden)), and the Not goes
+on to the Where that reads it.
+
+Requires: for what reduces bools an opset of 18 or more, whose operators mean the same at 20.
 Ensures: the same numbers.
 """
 
@@ -32,6 +36,58 @@ def reduce_bools(graph: ir.Graph) -> PassRecord:
     """Asks of a mask itself whether it shows anything, in place: the graph is then of opset 20."""
     changed = sum(_reduce(graph, node) for node in list(graph))
     return PassRecord(name="reduce_bools", changed=changed)
+
+
+def lose_negations(graph: ir.Graph) -> PassRecord:
+    """Lets every Where read what is hidden, where the mask is its negation, in place."""
+    changed = 0
+    for node in list(graph):
+        if node.op_type == "ReduceMax" and _negated(node.inputs[0]) is not None:
+            changed += _reduce_hidden(graph, node)
+        elif node.op_type == "Squeeze" and _negated(node.inputs[0]) is not None:
+            _pass_negation(graph, node)
+        elif node.op_type == "Where" and (hidden := _negated(node.inputs[0])) is not None:
+            shown, other = node.inputs[1:]
+            for index, value in enumerate((hidden, other, shown)):
+                node.replace_input_with(index, value)
+            changed += 1
+    unread = [n for n in graph if n.op_type == "Not" and not n.outputs[0].uses()]
+    graph.remove([n for n in unread if not n.outputs[0].is_graph_output()], safe=True)
+    return PassRecord(name="lose_negations", changed=changed)
+
+
+def _negated(value: ir.Value | None) -> ir.Value | None:
+    node = _made_by(value, "Not")
+    return node.inputs[0] if node is not None else None
+
+
+def _reduce_hidden(graph: ir.Graph, node: ir.Node) -> bool:
+    """ReduceMax(Not(hidden)) as Not(ReduceMin(hidden)); the Not is small, and goes on."""
+    hidden, axes = _negated(node.inputs[0]), node.inputs[1:]
+    writer = GraphWriter(graph, f"/{str(node.name).strip('/')}")
+    keepdims = {"keepdims": node.attributes.get_int("keepdims", 1)}
+    least = writer.op("ReduceMin", [hidden, *axes], "hidden_all", keepdims, ir.DataType.BOOL)
+    least.shape = node.outputs[0].shape
+    _replace_by_negation(writer, node, least)
+    return True
+
+
+def _pass_negation(graph: ir.Graph, node: ir.Node) -> None:
+    """Squeeze(Not(x)) as Not(Squeeze(x))."""
+    writer = GraphWriter(graph, f"/{str(node.name).strip('/')}")
+    inputs = [_negated(node.inputs[0]), *node.inputs[1:]]
+    squeezed = writer.op("Squeeze", inputs, "hidden", dtype=ir.DataType.BOOL)
+    squeezed.shape = node.outputs[0].shape
+    _replace_by_negation(writer, node, squeezed)
+
+
+def _replace_by_negation(writer: GraphWriter, node: ir.Node, hidden: ir.Value) -> None:
+    result = node.outputs[0]
+    negation = writer.op("Not", [hidden], "shown", dtype=ir.DataType.BOOL)
+    negation.shape = result.shape
+    writer.insert_before(node)
+    result.replace_all_uses_with(negation, replace_graph_outputs=True)
+    writer.graph.remove(node, safe=True)
 
 
 def _widen(graph: ir.Graph, compared: ir.Node) -> bool:
@@ -89,6 +145,8 @@ def _reduce(graph: ir.Graph, compared: ir.Node) -> bool:
     largest.outputs[0].type = ir.TensorType(ir.DataType.BOOL)
     compared.outputs[0].replace_all_uses_with(largest.outputs[0], replace_graph_outputs=True)
     graph.remove(compared, safe=True)
+    if cast is not None and not cast.outputs[0].uses():
+        graph.remove(cast, safe=True)
     return True
 
 

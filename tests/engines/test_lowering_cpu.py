@@ -43,7 +43,25 @@ def test_only_pure_causality_is_cut(
     attention_bundle: BundleMaker, given: dict[str, object]
 ) -> None:
     bundle = with_usual_length(attention_bundle(dtype="float32", **given), 2048)
-    assert lower_bundle(bundle, CPU).content is None
+    assert [one.form for one in lower_bundle(bundle, CPU).attentions] == ["pattern"]
+
+
+def test_a_mask_is_added_and_the_numbers_stay(attention_bundle: BundleMaker) -> None:
+    bundle = attention_bundle(dtype="float32", mask=True)
+    content = lower_bundle(bundle, CPU).content
+    assert content is not None
+    lowered = onnx.load_from_string(content)
+    read_by = {name: node.op_type for node in lowered.graph.node for name in node.input}
+    hides = [
+        n
+        for n in lowered.graph.node
+        if n.op_type == "Where" and "Add" in map(read_by.get, n.output)
+    ]
+    assert len(hides) == 1
+    mask = normal((2, 1, 5, 5)) > 0
+    mask[0, 0, 1] = False  # a dead row
+    feeds = {"x": normal((2, 5, 128)), "mask": mask}
+    assert_same_numbers(onnx.load(bundle.model_path), lowered, feeds)
 
 
 def test_the_numbers_stay(attention_bundle: BundleMaker) -> None:

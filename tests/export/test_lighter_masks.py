@@ -9,7 +9,12 @@ from onnx import parser
 from tests.export.evaluation import assert_same_numbers, normal
 from tests.export.nets import WIDTH, Net, causal_visible, passed, self_attention, to_ir
 
-from attnport.export.lighter_masks import BOOL_MAXIMUM_OPSET, reduce_bools, widen_ranges
+from attnport.export.lighter_masks import (
+    BOOL_MAXIMUM_OPSET,
+    lose_negations,
+    reduce_bools,
+    widen_ranges,
+)
 
 
 def causal(net: Net, scores: str) -> str:
@@ -27,6 +32,7 @@ def lightened(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int, int]:
     reduced = reduce_bools(found.graph).changed
     if reduced:
         found.opset_imports[""] = BOOL_MAXIMUM_OPSET
+        lose_negations(found.graph)
     lowered = ir.serde.serialize_model(found)
     onnx.checker.check_model(lowered, full_check=True)
     return lowered, widened, reduced
@@ -48,6 +54,21 @@ def test_a_mask_is_asked_itself_whether_it_shows_anything() -> None:
     feeds["mask"][0, 0, 2] = False  # a dead row
     assert_same_numbers(model, lowered, feeds)
     assert lightened(lowered)[2] == 0
+
+
+def test_what_is_hidden_needs_no_negation() -> None:
+    def hide(net: Net, scores: str) -> str:
+        mask = net.input("mask", ["batch", 1, "seq", "seq"])
+        return net.op("Where", net.op("Equal", mask, 0.0), -float("inf"), scores)
+
+    model, _ = passed(self_attention(hide=hide))
+    assert "Not" in {node.op_type for node in model.graph.node}
+    lowered, _, reduced = lightened(model)
+    assert reduced == 1
+    assert "Not" not in {node.op_type for node in lowered.graph.node}
+    feeds = {"x": normal((2, 5, WIDTH)), "mask": (normal((2, 1, 5, 5)) > 0).astype("float32")}
+    feeds["mask"][0, 0, 2] = 0  # a dead row
+    assert_same_numbers(model, lowered, feeds)
 
 
 @pytest.mark.parametrize(
