@@ -109,7 +109,8 @@ class Ranks:
         except (EOFError, OSError):
             raise self._ended(f"rank {rank} died") from None
         if isinstance(message, Failure):
-            raise self._ended(f"rank {rank}: {message.message}")
+            own = message.message.startswith(f"rank {rank}")
+            raise self._ended(message.message if own else f"rank {rank}: {message.message}")
         return message
 
     def end(self) -> None:

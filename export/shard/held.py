@@ -61,21 +61,26 @@ class Held:
         return np.take(array, self.positions, self.axis)
 
 
-def held_of_mask(mask: np.ndarray) -> Held | None:
+def held_of_mask(mask: np.ndarray, used: np.ndarray | None = None) -> Held | None:
     """Reads a part from its mask; None where it is the whole tensor.
+
+    Args:
+        mask: True where an element belongs to the part.
+        used: True where an element is used at all: the part may hold others as it likes.
 
     Raises:
         CannotSplitError: If the part is not the same along all axes but one, or nothing.
     """
-    if mask.all():
+    if used is None:
+        used = np.ones_like(mask)
+    if np.array_equal(mask, used):
         return None
     for axis in range(mask.ndim):
         others = tuple(i for i in range(mask.ndim) if i != axis)
         along = np.asarray(mask.any(axis=others))
-        if not along.all() and np.array_equal(mask, _along(along, axis, mask)):
+        if along.any() and np.array_equal(mask, used & _along(along, axis, mask)):
             positions = tuple(int(at) for at in np.flatnonzero(along))
-            if positions:
-                return Held(axis, positions, mask.shape[axis])
+            return Held(axis, positions, mask.shape[axis])
     raise CannotSplitError("a rank's part is no set of positions along one axis of it")
 
 

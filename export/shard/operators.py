@@ -173,9 +173,10 @@ def _of_movement(node: ir.Node, parts: Mapping[int, Held], graph: ConcreteGraph)
     moved = move(node, np.arange(np.prod(shape, dtype=np.int64)).reshape(shape), graph)
     if moved is None:
         raise CannotSplitError(f"{node.name} ({node.op_type}) depends on more than sizes")
-    mask = np.zeros(int(np.prod(shape)), bool)
+    mask, used = (np.zeros(int(np.prod(shape)), bool) for _ in range(2))
     for index, value in enumerate(node.outputs):
         part = parts.get(index)
+        used[moved[index].ravel()] = True
         if part is not None:
             mask[part.take(moved[index]).ravel()] = True
         elif value.uses() or value.is_graph_output():  # a lone key/value head, say
@@ -183,7 +184,7 @@ def _of_movement(node: ir.Node, parts: Mapping[int, Held], graph: ConcreteGraph)
     if mask.all() and len(node.outputs) > 1:
         raise CannotSplitError(f"all that {node.name} ({node.op_type}) parts is wanted")
     try:
-        found = held_of_mask(mask.reshape(shape))
+        found = held_of_mask(mask.reshape(shape), used.reshape(shape))
     except CannotSplitError as err:
         raise CannotSplitError(f"{node.name} ({node.op_type}): {err}") from err
     return {} if found is None else {0: found}
