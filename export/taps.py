@@ -195,7 +195,8 @@ def repeated_heads(
     Returns:
         A value (B,Hkv,T,Dh) on the chain, and an index (H,); None where nothing is repeated.
     """
-    starts = [chain.source, *(node.outputs[0] for node in chain.nodes[:-1])]
+    following = zip(chain.nodes, chain.nodes[1:], strict=False)
+    starts = [chain.source, *(_towards(node, user) for node, user in following)]
     for number, start in enumerate(starts):
         part = Chain(start, chain.end, chain.nodes[number:])
         indices, shape = push_indices(part, graph), graph.shape(start)
@@ -205,6 +206,11 @@ def repeated_heads(
         if index is not None and len(index) > shape[1]:
             return start, index
     return None
+
+
+def _towards(node: ir.Node, user: ir.Node) -> ir.Value:
+    """The output of a node (a Split has several) that the next one on the chain takes."""
+    return next(value for value in node.outputs if value in user.inputs)
 
 
 def _head_index(indices: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
