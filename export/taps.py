@@ -196,7 +196,7 @@ def repeated_heads(
         A value (B,Hkv,T,Dh) on the chain, and an index (H,); None where nothing is repeated.
     """
     following = zip(chain.nodes, chain.nodes[1:], strict=False)
-    starts = [chain.source, *(_towards(node, user) for node, user in following)]
+    starts = [chain.source, *(_output_for(user, node) for node, user in following)]
     for number, start in enumerate(starts):
         part = Chain(start, chain.end, chain.nodes[number:])
         indices, shape = push_indices(part, graph), graph.shape(start)
@@ -208,7 +208,7 @@ def repeated_heads(
     return None
 
 
-def _towards(node: ir.Node, user: ir.Node) -> ir.Value:
+def _output_for(user: ir.Node, node: ir.Node) -> ir.Value:
     """The output of a node (a Split has several) that the next one on the chain takes."""
     return next(value for value in node.outputs if value in user.inputs)
 
