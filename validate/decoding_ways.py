@@ -140,7 +140,8 @@ def padded(side: Literal["left", "right"], *, same: bool, pieces: int = 1) -> Wa
 
     def way(run: Run) -> None:
         half = run.length // 2
-        lengths = [half if same else max(1, half - 2 * row) for row in range(run.batch)]
+        shorter = half // max(1, run.batch - 1)
+        lengths = [half if same else max(1, half - shorter * row) for row in range(run.batch)]
         tokens, places = _pad(run, lengths, side, half + 1)
         rows = range(run.batch)
         run.start(rows)
