@@ -55,7 +55,9 @@ def onnx_from_module(
     with _quiet(), torch.no_grad(), slow_path(), sdpa_kernel(SDPBackend.MATH):
         program = _exported(module, example, axes)
         _require_declared_ranges(program, example, axes)
+        # torch.onnx 2.13 pairs these with the tensors alone: a None among them would shift them.
         shapes = torch_shapes(example, axes)
+        shapes = {name: shape for name, shape in shapes.items() if name not in example.others}
         needed = capture_operator.lowest_opset(program)
         if needed > opset and exactly:
             raise UsageError(

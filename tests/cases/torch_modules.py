@@ -101,7 +101,6 @@ TORCH_MODULES = (
         _sequence_first,
         ({0: "n", 1: "b"}, None, {0: "n", 1: "n"}),
         _AXES,
-        lacking="with None among the arguments torch.onnx does not name the axes of the others",
     ),
     Case("fast-path", Attention, _x, (_X,), _AXES),
     Case(
