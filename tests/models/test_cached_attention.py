@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from attnport.models.spec import seeded
 BATCH, TOKENS, WIDTH, HEADS, LAYERS, LENGTH = 2, 7, 16, 4, 2, 9
 # Token by token, in chunks, and a prefill with steps behind it.
 STEPS = ([1] * 7, [3, 2, 2], [5, 1, 1], [7])
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "grouped": {"kv_heads": 2},
     "multi-query": {"kv_heads": 1},
@@ -29,10 +30,8 @@ FORMS = {
 }
 
 
-def stack(*, static: bool = False, **options: object) -> CachedStack:
-    made = seeded(
-        lambda: CachedStack(WIDTH, HEADS, LAYERS, static=static, **options)  # type: ignore[arg-type]
-    )
+def stack(*, static: bool = False, **options: Any) -> CachedStack:
+    made = seeded(lambda: CachedStack(WIDTH, HEADS, LAYERS, static=static, **options))
     return made.double().eval()
 
 
@@ -72,7 +71,7 @@ def decoded(
 def test_any_way_of_taking_the_tokens_gives_the_same(form: str, static: bool, kind: str) -> None:
     module = stack(static=static, **FORMS[form])
     for part in module.attentions:
-        part.attention_form = kind
+        setattr(part, "attention_form", kind)  # noqa: B010 - a Module to mypy
     kv_heads = int(FORMS[form].get("kv_heads", HEADS))
     x = torch.randn(BATCH, TOKENS, WIDTH, dtype=torch.float64)
     caches = empty(module, kv_heads, WIDTH // HEADS, static=static)

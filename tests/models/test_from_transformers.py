@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import transformers
 from torch import nn
 
 from attnport.errors import ModuleError
+from attnport.models.cached_attention import CachedSelfAttention
 from attnport.models.from_transformers import from_transformers
 from attnport.models.spec import seeded
 
 VOCABULARY, TOKENS, BATCH = 50, 9, 2
 
 
-def llama(**changes: object) -> nn.Module:
-    sizes = {
+def llama(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
         "max_position_embeddings": 64, **changes,
@@ -23,15 +27,15 @@ def llama(**changes: object) -> nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
 
 
-def gpt2(**changes: object) -> nn.Module:
-    sizes = {
+def gpt2(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
         "bos_token_id": 0, "eos_token_id": 0, **changes,
     }  # fmt: skip
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "Llama": lambda: llama(),
     "Llama, tied": lambda: llama(tie_word_embeddings=True),
     "Llama, another theta": lambda: llama(rope_parameters={"rope_theta": 500.0}),
@@ -51,6 +55,7 @@ def test_the_logits_are_those_of_the_model(name: str, static: bool) -> None:
     ids = torch.randint(0, VOCABULARY, (BATCH, TOKENS))
     length = TOKENS + 3 if static else TOKENS
     attention = ours.blocks[0].get_submodule("attention")
+    assert isinstance(attention, CachedSelfAttention)
     shape = (BATCH, attention.kv_heads, length if static else 0, attention.head_size)
     where = [torch.zeros(BATCH, dtype=torch.int64)] if static else []
     with torch.no_grad():
@@ -74,7 +79,6 @@ def test_the_logits_are_those_of_the_model(name: str, static: bool) -> None:
         (lambda: gpt2(activation_function="relu"), "this GPT-2 has activation_function='relu'"),
     ],
 )
-def test_what_it_does_not_compute_is_refused(make: object, part: str) -> None:
-    assert callable(make)
+def test_what_it_does_not_compute_is_refused(make: Callable[[], nn.Module], part: str) -> None:
     with pytest.raises(ModuleError, match=part):
         from_transformers(make())
