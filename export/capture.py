@@ -7,7 +7,6 @@ say it, and give wrong results at the other sizes.
 from __future__ import annotations
 
 import contextlib
-import glob
 import io
 import logging
 import math
@@ -27,6 +26,7 @@ from attnport.errors import ModuleError, NarrowedRangeError, UsageError
 from attnport.export import capture_operator
 from attnport.export.derived_axes import name_derived_axes, require_declared_sums
 from attnport.export.dynamic_shapes import Example, torch_shapes
+from attnport.export.guards import GuardError, guarding_line, require_guards
 from attnport.export.module_forms import dtype_name, slow_path
 
 
@@ -89,7 +89,9 @@ def _exported(
         return _export(module, example, torch_shapes(example, axes))
     except Exception as err:
         if "onstraint" in str(err) or "pecialized" in str(err):
-            cause = _what_narrows(module, example, axes)
+            program, cause = _with_other_ranges(module, example, axes)
+            if program is not None:
+                return program
             raise NarrowedRangeError(
                 f"{type(module).__name__} works on fewer sizes than declared"
                 f"{cause or ': ' + _violation(err)}: narrow the axis to what the module means, or "
@@ -138,22 +140,39 @@ def _export(
         )
 
 
-def _what_narrows(module: torch.nn.Module, example: Example, axes: Mapping[str, Axis]) -> str:
-    """The axis, the range that is left, and the line that asked; "" if torch does not tell.
+def _with_other_ranges(
+    module: torch.nn.Module, example: Example, axes: Mapping[str, Axis]
+) -> tuple[torch.export.ExportedProgram | None, str]:
+    """Captures once more with ranges of torch's own choice.
 
-    Captured once more with ranges of torch's own choice, which then says what it chose and why.
+    Returns:
+        The program, if it was shown to be right for what is declared; else None, and why not.
     """
     try:
         program = _export(module, example, torch_shapes(example, axes, automatic=True))
     except Exception:
-        return ""
+        return None, ""
+    narrowed = _what_narrows(program, example, axes)
+    if narrowed:
+        return None, narrowed
+    try:
+        require_guards(program, module, example, axes)
+    except GuardError as err:
+        return None, f": {err}"
+    return program, ""
+
+
+def _what_narrows(
+    program: torch.export.ExportedProgram, example: Example, axes: Mapping[str, Axis]
+) -> str:
+    """The axis, the range that is left, and the line that asked; "" where all of it is."""
     for name, dim, axis in _dynamic_dims(example, axes):
         size = _placeholder_sizes(program, name)[dim]
         if isinstance(size, int):
             return f": {name}'s {axis.name} is fixed at {size}"
         low, high = _range(program, size)
         if max(low, axis.min) > max(axis.min, 2) or high < axis.max:
-            at = _guarding_line(size)
+            at = guarding_line(size)
             high = min(high, axis.max)
             return f": {axis.name} is {axis.min} to {axis.max}, and {low} to {high} is left{at}"
     return ""
@@ -166,7 +185,7 @@ def _require_declared_ranges(
         size = _placeholder_sizes(program, name)[dim]
         low, high = (size, size) if isinstance(size, int) else _range(program, size)
         if low > axis.min or high < axis.max:
-            at = "" if isinstance(size, int) else _guarding_line(size)
+            at = "" if isinstance(size, int) else guarding_line(size)
             raise NarrowedRangeError(
                 f"{axis.name} of {name} is declared as {axis.min} to {axis.max}, and the captured "
                 f"graph is right for {low} to {high} only{at}: narrow the axis, or write the "
@@ -207,26 +226,6 @@ def _range(program: torch.export.ExportedProgram, size: Any) -> tuple[float, flo
 def _number(bound: Any) -> float:
     number = float(bound)  # torch's integer infinity refuses int() by an AttributeError
     return number if math.isinf(number) else int(number)
-
-
-def _guarding_line(size: Any) -> str:
-    """Where the module asked for the size, as torch recorded it."""
-    for guard in size.node.shape_env.guards:
-        place = str(guard.sloc)
-        if size.node.expr in guard.expr.free_symbols and "_subclasses/" not in place:
-            return f" ({guard.expr}, asked at {_whole_path(place.strip('()'))})"
-    return ""
-
-
-def _whole_path(place: str) -> str:
-    """Gives back what torch 2.13 cuts from a path: what it shares with torch's own, and a letter."""
-    file, colon, rest = place.partition(":")
-    home = Path(torch.__file__).parent.parent
-    for parent in (home, *home.parents):
-        if (parent / file).is_file():
-            return f"{parent / file}{colon}{rest}"
-    cut = glob.glob(f"/?{glob.escape(file)}")
-    return f"{cut[0]}{colon}{rest}" if len(cut) == 1 else place
 
 
 def _summary(error: BaseException) -> str:
