@@ -33,6 +33,7 @@ from attnport.export.einsum import einsum_to_matmul
 from attnport.export.expand_operator import expand_operator
 from attnport.export.find_attention import find_attentions
 from attnport.export.fold_weights import fold_weights
+from attnport.export.guard_returned import guard_returned
 from attnport.export.heads_from_batch import has_reshaped_scores, heads_from_batch
 from attnport.export.mask_data import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
@@ -78,6 +79,7 @@ def run_passes(
         _tidy(model)
         view = look_at(model.graph, axes)
         fed = _fed_graphs(model.graph, view)
+        records.append(guard_returned(model.graph, view.sites))
         records.append(write_attention(model.graph, view.sites, view.graphs, fed, form))
         model.graph.sort()
         _tidy(model)

@@ -109,7 +109,6 @@ TORCH_MODULES = (
         _padded,
         (_X, _X),
         _AXES,
-        lacking="weights that are returned are NaN on dead rows, and so is what is made of them",
     ),
     Case("all-keys-padded", Attention, _all_padded, (_X, _X), _AXES),
     Case(
