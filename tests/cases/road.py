@@ -46,7 +46,6 @@ class Case:
         sizes: The batch and sequence sizes to look at; the first is the exported one.
         dtypes: Those in which the mathematics allows a right result.
         options: More arguments of `export_module`.
-        lacking: What attnport lacks to get it right; the test says so, and fails once it has it.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Case:
     sizes: tuple[tuple[int, int], ...] = ((2, 6), (3, 11), (1, 1))
     dtypes: tuple[str, ...] = HALF_AND_FULL
     options: Mapping[str, Any] = field(default_factory=dict)
-    lacking: str = ""
 
     def __str__(self) -> str:
         return self.name

@@ -17,7 +17,6 @@ from tests.cases.caches import CACHES
 from tests.cases.road import Case, build, export, fusion_of, require_right_numbers
 from tests.cases.torch_modules import TORCH_MODULES
 
-from attnport.errors import AttnportError
 from attnport.export.bundle import Bundle
 
 # One of each kind that stock exporters get wrong today, and that costs little to look at.
@@ -35,10 +34,6 @@ CASES = (*BARE, *TORCH_MODULES, *BY_HAND, *CACHES)
 def _asked(case: Case, dtype: str) -> ParameterSet:
     always = case.name in ALWAYS and dtype == "float16"
     marks = [] if always else [pytest.mark.wide]
-    if case.lacking:
-        marks.append(
-            pytest.mark.xfail(reason=case.lacking, raises=(AttnportError, AssertionError))
-        )
     return pytest.param(case, dtype, id=f"{case.name}-{dtype}", marks=marks)
 
 
