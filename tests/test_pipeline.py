@@ -50,6 +50,29 @@ def test_axes_replace_those_of_the_model() -> None:
     assert run.spec.axes["seq"].max == 8
 
 
+def test_profiles_are_read_as_build_reads_them() -> None:
+    model = {"model": "multi-head", "profiles": ["seq=2:16:64", "batch=1,seq=1"]}
+    (run,) = runs_of(_pipeline(models=[model]))
+    assert run.options is not None
+    assert run.options.profiles == (
+        {"seq": (2, 16, 64)},
+        {"batch": (1, 1, 1), "seq": (1, 1, 1)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("tokens=1", "profile 0 gives the axis 'tokens', which the bundle has not"),
+        ("seq=1:2:9999", "profile 0 takes seq from 1 to 9999, and the bundle"),
+        ("seq=a", "is not of the form name=min:opt:max"),
+    ],
+)
+def test_profiles_that_do_not_fit_are_refused(profile: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        runs_of(_pipeline(models=[{"model": "multi-head", "profiles": [profile]}]))
+
+
 def test_requirements_of_file_model_and_dtype_add_up() -> None:
     model = {
         "model": "multi-head",

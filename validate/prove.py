@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attnport.engines.build_options import BuildOptions
 from attnport.engines.kinds import engine_kind
 from attnport.engines.libraries import install_command, why_missing
 from attnport.engines.plan import EnginePlan
@@ -45,6 +46,7 @@ def prove(
     latency: bool = False,
     inspection: Inspection | None = None,
     extent: Extent | None = None,
+    options: BuildOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Proves what can be proved here; what this machine lacks is a Finding, never an exception.
@@ -58,6 +60,7 @@ def prove(
         latency: Whether to measure latency, too.
         inspection: What `model.onnx` holds; read from it by default.
         extent: How far to go beyond the shipped cases; not at all by default.
+        options: Of plans that are built here, such as their profiles.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
 
     Raises:
@@ -88,6 +91,7 @@ def prove(
         steps=steps,
         extent=extent,
         bench=bench,
+        options=options,
     )
     with tempfile.TemporaryDirectory(prefix="attnport-cases-") as folder:
         if module is not None and extent.needs_module:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnport.engines.build import build_engine
+from attnport.engines.build_options import BuildOptions
 from attnport.engines.kinds import availability, engine_kind
 from attnport.engines.open import open_engine
 from attnport.engines.plan import EnginePlan
@@ -52,6 +53,7 @@ class Proof:
     steps: Steps
     extent: Extent
     bench: Bench
+    options: BuildOptions | None = None
     findings: list[Finding] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
@@ -86,7 +88,8 @@ def _build(run: Proof, kind: str) -> tuple[EnginePlan | None, Obstacle | None]:
         return None, Obstacle("not run", availability(kind) or f"{why}: pass module= in Python")
     progress = run.steps.begin(f"building {kind}")
     try:
-        return build_engine(run.bundle, kind, progress=progress), None
+        options = run.options if engine_kind(kind).builds_plan else None
+        return build_engine(run.bundle, kind, options=options, progress=progress), None
     except InternalError:
         raise
     except (AttnportError, MemoryError) as err:
@@ -155,7 +158,7 @@ def _rebuilt(run: Proof, kind: str, plan: EnginePlan | None) -> Iterator[Finding
         return
     with tempfile.TemporaryDirectory(prefix="attnport-rebuild-") as folder:
         try:
-            again = build_engine(run.bundle, kind, out=Path(folder))
+            again = build_engine(run.bundle, kind, out=Path(folder), options=plan.options)
         except InternalError:
             raise
         except (AttnportError, MemoryError) as err:

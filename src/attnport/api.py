@@ -163,6 +163,7 @@ def prove(
     plans: Mapping[str, EnginePlan] | None = None,
     latency: bool = False,
     extent: Extent | None = None,
+    options: BuildOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Proves what can be proved here: parity with the module, merged QKV, fused attention.
@@ -178,6 +179,7 @@ def prove(
         plans: What was built already, by kind; the others are built.
         latency: Whether to measure latency, too.
         extent: How far to go beyond the shipped cases; not at all by default.
+        options: Of plans that are built here, such as their profiles.
         progress: Called with what is being done and the fraction, from 0 to 1, that is done.
 
     Returns:
@@ -213,6 +215,7 @@ def prove(
         plans=plans,
         latency=latency,
         extent=extent,
+        options=options,
         progress=progress,
     )
 

@@ -24,6 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
 from attnport.axes import axis_of
+from attnport.engines.build_options import BuildOptions, parse_profile, profile_axes
 from attnport.engines.kinds import engine_kind
 from attnport.errors import UsageError
 from attnport.export.records import Form
@@ -67,6 +68,7 @@ class ModelSection(_Section):
         opset: Of the graph; the lowest that the form needs by default.
         case_sizes: Sizes that no case exceeds, by axis.
         max_cases: How many cases at most.
+        profiles: Optimization profiles of the plans, each as for `attnport build --profile`.
         latency: Whether to measure latency.
         engines: The engines, in place of the file's.
         require: Requirements, on top of the file's.
@@ -83,6 +85,7 @@ class ModelSection(_Section):
     opset: PositiveInt | None = None
     case_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
     max_cases: PositiveInt | None = None
+    profiles: tuple[str, ...] = ()
     latency: bool = True
     engines: tuple[str, ...] | None = None
     require: Content = Field(default_factory=dict)
@@ -119,6 +122,7 @@ class Run:
         engines: The kinds of engine.
         require: What its verdict depends on.
         folder: Where its bundle goes.
+        options: Of the plans that are built.
     """
 
     spec: ModelSpec
@@ -128,6 +132,7 @@ class Run:
     engines: tuple[str, ...]
     require: Requirements
     folder: Path
+    options: BuildOptions | None = None
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
@@ -187,6 +192,8 @@ def _runs_of_model(pipeline: Pipeline, section: ModelSection, where: str) -> Ite
             section.inputs,
             [axis_of(name, sizes) for name, sizes in section.axes.items()],
         )
+        options = BuildOptions.checked(profiles=tuple(map(parse_profile, section.profiles)))
+        profile_axes(options.profiles, spec.axes)
     except UsageError as err:
         raise UsageError(f"{where}: {err}") from err
     name = section.name or spec.name
@@ -200,6 +207,7 @@ def _runs_of_model(pipeline: Pipeline, section: ModelSection, where: str) -> Ite
             engines=engines,
             require=Requirements.from_mapping(content, f"{where}: require"),
             folder=pipeline.out / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{dtype}",
+            options=options,
         )
 
 

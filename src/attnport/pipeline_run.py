@@ -160,7 +160,10 @@ def _export_and_prove(run: Run, tell: Progress) -> tuple[Bundle | None, Report]:
     report = prove(
         bundle,
         run.engines,
-        module=run.spec.make() if any(engine_kind(k).needs_module for k in kinds) else None,
+        module=run.spec.make()
+        if bundle.manifest.caches or any(engine_kind(k).needs_module for k in kinds)
+        else None,
+        options=run.options,
         # Latency is measured after all parity, and judged then.
         require=run.require.model_copy(update={"latency": {}}),
         progress=_part(tell, _EXPORT_SHARE, 1.0, f"{run.name} {run.dtype}"),
