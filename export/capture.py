@@ -28,6 +28,7 @@ from attnport.export.derived_axes import name_derived_axes, require_declared_sum
 from attnport.export.dynamic_shapes import Example, torch_shapes
 from attnport.export.guards import GuardError, guarding_line, require_guards
 from attnport.export.module_forms import dtype_name, slow_path
+from attnport.export.repair_program import widen_reversed_subtractions
 
 
 def onnx_from_module(
@@ -55,6 +56,7 @@ def onnx_from_module(
     with _quiet(), torch.no_grad(), slow_path(), sdpa_kernel(SDPBackend.MATH):
         program = _exported(module, example, axes)
         _require_declared_ranges(program, example, axes)
+        widen_reversed_subtractions(program)
         # torch.onnx 2.13 pairs these with the tensors alone: a None among them would shift them.
         shapes = torch_shapes(example, axes)
         shapes = {name: shape for name, shape in shapes.items() if name not in example.others}

@@ -301,3 +301,22 @@ def test_the_fast_path_is_left_as_it_was() -> None:
     before = torch.backends.mha.get_fastpath_enabled()
     captured(nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True), X)
     assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+class IntegerMask(nn.Module):
+    """`1.0 - mask` of a mask of whole numbers, as BERT and XLNet hide keys."""
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return x + (1.0 - mask)[:, :, None] * -1e4
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32, torch.float32])
+def test_a_number_less_a_mask_of_whole_numbers(kind: torch.dtype) -> None:
+    mask = torch.ones(2, 5, dtype=kind)
+    shapes = ({0: "batch", 1: "seq"}, {0: "batch", 1: "seq"})
+    example = bind_example(IntegerMask(), (X, mask), {}, shapes, AXES)
+    model = onnx_from_module(IntegerMask(), example, AXES, 18)
+    visible = np.array([[1, 1, 0, 1, 0]]).astype(str(kind).rpartition(".")[2])
+    x = np.zeros((1, 5, WIDTH), np.float32)
+    (result,) = run_in_ort(ir.to_proto(model), {"x": x, "mask": visible})
+    assert result[0, :, 0].tolist() == [0.0, 0.0, -1e4, 0.0, -1e4]
