@@ -16,6 +16,6 @@ def refuse_lone_rank(bundle: Bundle) -> None:
     ranks = ranks_of(bundle.model_path)
     if ranks is not None:
         raise UsageError(
-            f"{bundle.path} is one of {ranks} ranks, and computes nothing without the others: give "
+            f"{bundle.path} is for {ranks} ranks, and computes nothing without the others: give "
             f"the folder of all ranks, `attnport validate {bundle.path.parent}`"
         )

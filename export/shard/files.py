@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 SHARD, RANK, REFERENCE = "shard.json", "rank.json", "reference"
-TENSORRT_MODEL = "model.tensorrt.onnx"
+TENSORRT_MODEL, TOGETHER = "model.tensorrt.onnx", "together"
 
 
 def ranks_of(model: Path) -> int | None:

@@ -27,7 +27,7 @@ class Reduction(Record):
     """A sum over the ranks.
 
     Attributes:
-        name: Of its node and of its result.
+        name: Of its node.
         of: What it completes ("attn0", "feed_forward0").
         kind: Which of the two.
         width: Numbers that it has for each token.
@@ -111,14 +111,14 @@ class RankRecord(Record):
     """The content of `rank.json`, beside a rank's graph.
 
     Attributes:
-        rank: Which one, from 0.
+        rank: Which one, from 0; None for the graph of all of them.
         ranks: Of how many.
         bundle: The hash of the bundle that was split.
         split: What the ranks that belong together have in common: the hash of how it was split.
         reductions: The names of the sums, in order.
     """
 
-    rank: int
+    rank: int | None
     ranks: int
     bundle: str
     split: str

@@ -61,7 +61,7 @@ def _places(config: ModelConfig) -> Iterator[str]:
         yield f"{config.instances} instances compute nothing: give 1 or more"
     if not config.versions or min(config.versions) < 1:
         yield f"the versions are {list(config.versions)}: give whole numbers from 1"
-    if config.backend == "tensorrt" and config.device != "gpu":
+    if config.backend == "tensorrt" and config.device == "cpu":
         yield "a TensorRT plan runs on a GPU: give --device gpu"
     if config.accelerator is not None and config.backend != "onnxruntime":
         yield f"the accelerator is ONNX Runtime's, and the backend is {config.backend}"

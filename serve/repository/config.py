@@ -12,7 +12,7 @@ from typing import Literal
 MARK = "# written by attnport"
 
 Backend = Literal["onnxruntime", "tensorrt", "python"]
-Device = Literal["cpu", "gpu"]
+Device = Literal["cpu", "gpu", "model"]
 
 TRITON_TYPES = {
     "bool": "TYPE_BOOL",
@@ -67,13 +67,14 @@ class ModelConfig:
         outputs: What it gives.
         versions: Those that are served.
         instances: How many copies compute at a time.
-        device: Where.
+        device: Where; "model" leaves it to the backend, which takes several devices.
         profiles: The optimization profiles of a plan that an instance uses.
         queue_delay_us: How long a request may wait for company; None without dynamic batching.
         preferred_batch_sizes: Sizes at which a batch need not wait any longer.
         warmups: From the bundle's cases.
         accelerator: The parameters of TensorRT inside ONNX Runtime; None without it.
         parameters: Of the backend.
+        remark: What the reader of the file should know.
     """
 
     name: str
@@ -91,10 +92,12 @@ class ModelConfig:
     warmups: tuple[Warmup, ...] = ()
     accelerator: Mapping[str, str] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    remark: str = ""
 
     def text(self) -> str:
         """As protobuf's text format."""
-        return "\n".join([MARK, *_lines(self)]) + "\n"
+        remarks = [f"# {self.remark}"] if self.remark else []
+        return "\n".join([MARK, *remarks, *_lines(self)]) + "\n"
 
 
 def _lines(config: ModelConfig) -> Iterator[str]:

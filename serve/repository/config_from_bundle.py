@@ -13,6 +13,7 @@ from attnport.engines.profiles import profile_from_axes
 from attnport.errors import BundleError, UsageError
 from attnport.export.bundle import MODEL, Bundle
 from attnport.export.records import CaseRecord, TensorSpec
+from attnport.export.shard.files import ranks_of
 from attnport.serve.batch_axis import BATCH
 from attnport.serve.repository.config import (
     Backend,
@@ -22,6 +23,7 @@ from attnport.serve.repository.config import (
     Warmup,
     WarmupInput,
 )
+from attnport.serve.repository.several_devices import over_devices
 
 PLAN = "model.plan"
 _FILES: dict[Backend, str] = {"onnxruntime": MODEL, "tensorrt": PLAN, "python": "model.py"}
@@ -89,7 +91,7 @@ def config_from_bundle(
         accelerator=_accelerator(bundle) if options.accelerator else None,
         parameters=_parameters(options),
     )
-    return config, files
+    return over_devices(config, bundle), files
 
 
 def triton_plan(bundle: Bundle) -> EnginePlan:
@@ -113,6 +115,8 @@ def _profiles(bundle: Bundle) -> tuple[int, ...]:
 
 def _max_batch(bundle: Bundle, options: RepositoryOptions) -> int:
     """Triton's batch is the first axis of every tensor, and leaves another one over."""
+    if ranks_of(bundle.model_path) is not None:
+        return 0  # as Triton's page on several devices has it
     tensors = (*bundle.manifest.inputs, *bundle.manifest.outputs)
     fits = all(
         len(spec.shape) > 1 and spec.shape[0] == BATCH and BATCH not in spec.shape[1:]

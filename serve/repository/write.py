@@ -18,6 +18,7 @@ from attnport.serve.repository.config_from_bundle import (
     RepositoryOptions,
     config_from_bundle,
 )
+from attnport.serve.repository.several_devices import servable
 
 CONFIG, WARMUP = "config.pbtxt", "warmup"
 _PYTHON_MODEL = Path(__file__).parent / "python_model.py"
@@ -42,7 +43,7 @@ def write_repository(
     """
     models: dict[str, dict[int, Bundle]] = {}
     for source in sources:
-        bundle = Bundle.load(source.path)
+        bundle = servable(Path(source.path))
         name, version = source.name or bundle.name, int(source.version)
         require_name(name, str(source.path))
         versions = models.setdefault(name, {})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from attnport.engines.engine import Engine
 from attnport.engines.sharded.parts import feeds_of_rank, joined_outputs
-from attnport.engines.sharded.rank_session import Arrays, RankSession
+from attnport.engines.sharded.rank_session import Arrays, RankSession, Steps
 from attnport.export.shard.sharded import ShardedBundle
 
 
@@ -34,17 +34,22 @@ class Lockstep(Engine):
             session.steps(feeds_of_rank(manifest, rank, feeds))
             for rank, session in enumerate(self.sessions)
         ]
-        sent: np.ndarray | None = None
-        results: list[Arrays] = []
-        while not results:
-            partial = []
-            for step in steps:
-                try:
-                    partial.append(next(step) if sent is None else step.send(sent))
-                except StopIteration as end:
-                    results.append(end.value)
-            sent = sum(partial[1:], partial[0]) if partial else None
-        return results
+        return in_lockstep(steps)
 
     def placement(self) -> dict[str, int]:
         return {}
+
+
+def in_lockstep(steps: Sequence[Steps]) -> list[Arrays]:
+    """Runs all ranks from sum to sum; gives what each returns in the end."""
+    sent: np.ndarray | None = None
+    results: list[Arrays] = []
+    while not results:
+        partial = []
+        for step in steps:
+            try:
+                partial.append(next(step) if sent is None else step.send(sent))
+            except StopIteration as end:
+                results.append(end.value)
+        sent = sum(partial[1:], partial[0]) if partial else None
+    return results

@@ -78,9 +78,9 @@ def test_a_rank_is_a_file_that_onnx_takes(block_in_two: Path) -> None:
 @pytest.mark.parametrize("kind", ["ort-cpu", "ort-cuda"])
 def test_a_rank_alone_is_refused(block_in_two: Path, kind: str) -> None:
     rank = Bundle.load(block_in_two / "rank1")
-    with pytest.raises(UsageError, match="is one of 2 ranks, and computes nothing without"):
+    with pytest.raises(UsageError, match="is for 2 ranks, and computes nothing without"):
         open_engine(rank, kind)
-    with pytest.raises(UsageError, match="is one of 2 ranks"):
+    with pytest.raises(UsageError, match="is for 2 ranks"):
         build_engine(rank, "ort-cpu")
 
 

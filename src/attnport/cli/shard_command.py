@@ -20,7 +20,23 @@ Ranks = Annotated[
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of all ranks.")]
 
 
-def shard(bundle: BundlePath, ranks: Ranks, out: Out, engines: Engines = None) -> None:
+OnePlan = Annotated[
+    bool,
+    typer.Option(
+        "--one-plan",
+        help="Also write together/, one graph that every rank loads and takes its part of, as "
+        "Triton's TensorRT backend wants it; each device then holds all weights.",
+    ),
+]
+
+
+def shard(
+    bundle: BundlePath,
+    ranks: Ranks,
+    out: Out,
+    engines: Engines = None,
+    one_plan: OnePlan = False,
+) -> None:
     """Split a bundle over devices: heads and feed-forward columns, with sums between.
 
     Each rank gets a bundle with its part of the weights, and a graph for TensorRT with its own
@@ -47,6 +63,11 @@ def shard(bundle: BundlePath, ranks: Ranks, out: Out, engines: Engines = None) -
     with progress_bar(f"splitting {whole.name}") as tell:
         manifest = shard_bundle(whole, ranks, out, progress=tell)
     _show(manifest)
+    if one_plan:
+        from attnport.export.shard.joint_bundle import write_joint_bundle
+        from attnport.export.shard.sharded import ShardedBundle
+
+        say(f"{write_joint_bundle(ShardedBundle.load(out)).path}: one graph for all ranks")
     for kind in kinds:
         _build(out, manifest, kind)
     say(f"{out}: {ranks} ranks; prove them with `attnport validate {out}`")

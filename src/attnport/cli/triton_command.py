@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attnport.cli.screen import say
+from attnport.cli.screen import say, warn
 from attnport.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,10 +74,13 @@ def triton(
     attnport triton build/mh --out models
     attnport triton build/mh --out models --tensorrt
     attnport triton mh:1=build/mh-1 mh:2=build/mh-2 --out models --backend tensorrt
+    attnport triton build/mh-2 --out models --backend tensorrt  split over devices; see docs/sharding.md
     attnport validate http://HOST:8000 --bundle build/mh       proves what Triton serves
     """
+    from attnport.export.shard.files import SHARD
     from attnport.serve.open_models import Source
     from attnport.serve.repository.config_from_bundle import RepositoryOptions
+    from attnport.serve.repository.several_devices import NOT_RUN
     from attnport.serve.repository.write import write_repository
 
     options = RepositoryOptions(
@@ -90,8 +93,11 @@ def triton(
         queue_delay_us=queue_delay_us,
         threads=threads,
     )
-    for folder in write_repository([Source.parse(word) for word in bundles], out, options):
+    sources = [Source.parse(word) for word in bundles]
+    for folder in write_repository(sources, out, options):
         say(f"written: {folder}")
+    if any((Path(source.path) / SHARD).is_file() for source in sources):
+        warn(NOT_RUN)
     say(f"start it:  tritonserver --model-repository={out}")
 
 
