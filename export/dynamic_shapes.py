@@ -57,6 +57,7 @@ def bind_example(
         ModuleError: If the arguments do not fit forward.
         UsageError: If a name in `dynamic_shapes` has no axis, or an axis is never used.
     """
+    args, kwargs = _distinct(args, kwargs)
     signature = inspect.signature(module.forward)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -95,6 +96,20 @@ def bind_example(
         rest=_gathered(bound, signature, inspect.Parameter.VAR_POSITIONAL),
         keywords=_gathered(bound, signature, inspect.Parameter.VAR_KEYWORD),
     )
+
+
+def _distinct(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A tensor that is given twice, copied: torch.export 2.13 takes it for one input."""
+    seen: set[int] = set()
+
+    def own(value: Any) -> Any:
+        again = id(value) in seen
+        seen.add(id(value))
+        return value.clone() if again and isinstance(value, torch.Tensor) else value
+
+    return tuple(map(own, args)), {name: own(value) for name, value in kwargs.items()}
 
 
 def _named_tensors(

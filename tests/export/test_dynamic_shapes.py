@@ -175,3 +175,14 @@ def test_two_inputs_that_share_one_tensor_are_both_dynamic() -> None:
 def test_inputs_that_share_an_axis_must_agree_on_its_size() -> None:
     with pytest.raises(UsageError, match=r"seq.*5.*6"):
         bind(x(seq=5), torch.zeros(2, 6, 8), shapes=(SHAPE, SHAPE))
+
+
+def test_a_tensor_that_is_given_twice_is_two_inputs() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + 2 * y
+
+    x = torch.ones(2, 3)
+    axes = {"batch": AXES["batch"]}
+    example = bind_example(Sum(), (x, x), {}, ({0: "batch"}, {0: "batch"}), axes)
+    assert example.args[0] is not example.args[1]
