@@ -139,6 +139,14 @@ def _with_prefix(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.
 def _read_manifest(folder: Path) -> Manifest:
     file = folder / MANIFEST
     if not file.is_file():
+        if folder.suffix == ".onnx":
+            inside = (folder.parent / MANIFEST).is_file()
+            raise BundleError(
+                f"{folder} is a file of a bundle: give its folder, {folder.parent}"
+                if inside
+                else f"{folder} is no bundle, and has no module to be compared with: export the "
+                "module, or look at the file with `attnport inspect`"
+            )
         what = "is not a folder" if not folder.is_dir() else f"holds no {MANIFEST}"
         raise BundleError(
             f"{folder} {what}: give the folder that `attnport export … --out {folder}` wrote"

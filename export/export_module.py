@@ -175,7 +175,8 @@ def _cast_one(arg: Any, dtype: str) -> Any:
 def _require_float_output(module: torch.nn.Module, outputs: Sequence[TensorSpec]) -> None:
     if not any(spec.dtype.startswith(("float", "bfloat")) for spec in outputs):
         raise ModuleError(
-            f"{type(module).__name__} has no floating output: parity would compare nothing"
+            f"{type(module).__name__} has no floating output, so parity would compare nothing: "
+            "return what it is made of as well, such as the logits before argmax"
         )
 
 

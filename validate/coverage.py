@@ -7,12 +7,15 @@ size of an axis, where sizes of 1 broadcast and past lengths of 0 vanish: much g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from attnport.axes import Axis
 from attnport.validate.finding import Finding, Number, Status, Subject
 
 COVERAGE = "coverage"  # the case of the Finding that sums up an engine's parity
+_REMEDY = "add sizes or magnitudes, or cases of your own (--cases)"
+_OVERFLOWS = "PyTorch overflows here"
 NO_ELEMENTS = "uninformative: the output has no elements"
 
 
@@ -41,13 +44,26 @@ def coverage(
     }
     unproved = [name for name in outputs if not _is_proved(name, findings, outputs)]
     ends = [text for axis in axes if (text := _unproved_end(axis, findings))]
-    status, message = _judge(statuses, unproved, ends)
+    status, message = _judge(statuses, unproved, ends, _common_reason(findings))
     return subject.finding("parity", COVERAGE, status, message, required=required, numbers=numbers)
 
 
 def _is_proved(name: str, findings: Sequence[Finding], outputs: Sequence[str]) -> bool:
     ending = f"/{name}" if len(outputs) > 1 else ""
     return any(f.status == "passed" and f.case.endswith(ending) for f in findings)
+
+
+def _common_reason(findings: Sequence[Finding]) -> str:
+    """Why no case proves anything, where it is the same for all that were not run."""
+    left = [f.message for f in findings if f.status == "not run"]
+    # Numbers of one case stand in brackets.
+    reasons = {re.split(r" \(|; ", message, maxsplit=1)[0] for message in left}
+    if len(reasons) != 1 or len(left) < len(findings):
+        return ""
+    (reason,) = reasons
+    if reason.startswith(_OVERFLOWS):
+        return f"{reason}; that is the module's: export it in bfloat16 or float32"
+    return reason
 
 
 def _unproved_end(axis: Axis, findings: Sequence[Finding]) -> str:
@@ -62,7 +78,7 @@ def _unproved_end(axis: Axis, findings: Sequence[Finding]) -> str:
 
 
 def _judge(
-    statuses: Sequence[Status], unproved: Sequence[str], ends: Sequence[str]
+    statuses: Sequence[Status], unproved: Sequence[str], ends: Sequence[str], why: str
 ) -> tuple[Status, str]:
     total, passed = len(statuses), statuses.count("passed")
     if "failed" in statuses:
@@ -71,7 +87,7 @@ def _judge(
         return "not run", "the bundle holds no case: export it with cases"
     if unproved:
         names = ", ".join(unproved)
-        return "not run", f"no informative case passed for {names}: add sizes or magnitudes"
+        return "not run", f"no informative case passed for {names}: {why or _REMEDY}"
     if ends:
         return "not run", (
             f"no informative case passed at {', '.join(ends)}, the smallest that the axis allows: "

@@ -210,4 +210,4 @@ def _sizes(bundle: Bundle, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 
 def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.0f} MiB"
+    return f"{size / (1 << 20):.0f} MiB" if size > 100 << 20 else f"{size / (1 << 20):.2g} MiB"

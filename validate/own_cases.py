@@ -34,6 +34,8 @@ def cases_from_file(path: str | Path) -> OwnCases:
     if not file.is_file():
         raise UsageError(f"there is no file {file}: give the path of a file of cases")
     arrays = _npz(file) if file.suffix == ".npz" else _safetensors(file)
+    if not arrays:
+        raise UsageError(f"{file} holds no array: give an array for each input, by its name")
     grouped: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         case, _, given = name.rpartition("/")
@@ -56,8 +58,11 @@ def _generated(origin: str, function: Callable[[], object]) -> Iterator[NamedInp
         made = function()
         if not isinstance(made, Iterable):
             raise InputError(f"{origin} returned {type(made).__name__}: yield {{input: array}}")
+        number = -1
         for number, one in enumerate(made):
             yield _named(origin, number, one)
+        if number < 0:
+            raise InputError(f"{origin} yields no case: yield {{input: array}}")
     except AttnportError:
         raise
     except Exception as err:  # the user's own code

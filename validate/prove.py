@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnport.engines.build_options import BuildOptions
-from attnport.engines.kinds import engine_kind
+from attnport.engines.kinds import availability, engine_kind
 from attnport.engines.libraries import install_command, why_missing
 from attnport.engines.plan import EnginePlan
 from attnport.errors import UsageError
@@ -156,7 +156,10 @@ def _no_engine_ran(run: Proof, kinds: Sequence[str]) -> Iterator[Finding]:
     """Where every runnable engine is required, that there was none is not a proof."""
     missing = not any(f.check == "parity" and f.required for f in run.findings)
     if run.require.parity == ALL_RUNNABLE and missing:
-        asked = f"none of the engines asked for ({', '.join(kinds)}) runs on this machine"
+        why = "; ".join(
+            f"{kind}: {availability(kind) or 'the module is missing'}" for kind in kinds
+        )
+        asked = f"none of the engines asked for runs on this machine ({why})"
         message = f"{asked if kinds else 'no engine was asked for'}: ask for ort-cpu, too"
         yield Subject.of(run.bundle, GRAPH).finding(
             "parity", COVERAGE, "not run", message, required=True

@@ -136,6 +136,8 @@ class Report(Record):
             content = json.loads(Path(path).read_text("utf-8"))
             if not isinstance(content, dict):
                 raise ValueError("it holds no JSON object")
+            if "findings" not in content:
+                raise ValueError("it holds no findings")
             _refuse_newer(content.get("format_version"), path)
             verdict = content.pop("verdict", "nothing")
             report = cls.model_validate(content)

@@ -85,14 +85,16 @@ def _of(check: Check, findings: Iterable[Finding]) -> list[Finding]:
 
 def _parity(findings: Sequence[Finding]) -> tuple[str, ...]:
     cells = []
-    for engine in dict.fromkeys(f.engine for f in findings):
+    # What is said of no engine in particular stands among the reasons.
+    for engine in dict.fromkeys(f.engine for f in findings if f.engine != GRAPH):
         mine = [f for f in findings if f.engine == engine]
         cases = [f for f in mine if f.case != COVERAGE]
         if cases:
             passed = sum(f.status == "passed" for f in cases)
             cells.append(f"{passed}/{len(cases)} {engine}")
         else:
-            cells.append(f"{engine} not run: {_short(mine[0].message)}")
+            why = mine[0].message.removeprefix("not built: ").removeprefix("not run: ")
+            cells.append(f"{engine} not run: {why}")
     return tuple(cells)
 
 
@@ -153,7 +155,7 @@ def _fused_into(findings: Sequence[Finding]) -> tuple[str, ...]:
             cells.append(f"{len(fused)}/{len(mine)} {kernels}")
         else:
             reason = next(f.message for f in mine if f.status != "passed")
-            reason = _short(reason.removeprefix("not fused: "))
+            reason = _short(reason.removeprefix("not fused: ").removeprefix("not built: "))
             cells.append(f"{len(fused)}/{len(mine)} {engine}: {reason}")
     return tuple(cells)
 

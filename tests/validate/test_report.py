@@ -98,7 +98,9 @@ def test_what_was_changed_is_refused(
         Report.load(file)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "\x00", '{"verdict": "proved"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format_version": 99}', "\x00", '{"verdict": "proved"}']
+)
 def test_what_is_no_report_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "report.json"
     file.write_text(text)

@@ -56,7 +56,10 @@ def test_a_row_at_a_glance() -> None:
         ),
     )
     (row,) = summary_rows(made)
-    assert row.parity == ("2/3 ort-cpu", "tensorrt-rtx not run: no CUDA device")
+    assert row.parity == (
+        "2/3 ort-cpu",
+        "tensorrt-rtx not run: no CUDA device (no driver): use a GPU machine",
+    )
     assert row.unproved == ("ort-cpu: 1 of 3 prove nothing: words (big)",)
     assert row.worst_ratio == 0.5
     assert row.qkv_merged == "1/1"

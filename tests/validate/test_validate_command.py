@@ -111,3 +111,52 @@ def test_bisect_and_explain_answer(folder: Path, capsys: pytest.CaptureFixture[s
     assert cli.main(["explain", "parity"]) == 0
     assert "What to try" in capsys.readouterr().out
     assert cli.main(["explain", "party"]) == 2
+
+
+MODULES = """\
+import torch
+from torch import nn
+
+class Overflows(nn.Module):
+    def forward(self, x):
+        return x * 3e4 * 3e4
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.linear.weight.data[0, 0] = float("nan")
+    def forward(self, x):
+        return self.linear(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Overflows", "PyTorch overflows here: the module itself is not finite in this dtype"),
+        ("Holds", "the module itself is not finite in float64"),
+    ],
+)
+def test_a_module_at_fault_is_named_and_not_the_engine(
+    tmp_path: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wrong.py").write_text(MODULES)
+    words = ["--input", "x:float32[batch,4]", "--axis", "batch=1:2:3", "--dtype", "float16"]
+    bundle = str(tmp_path / "bundle")
+    assert cli.main(["export", f"{tmp_path / 'wrong.py'}:{name}", *words, "--out", bundle]) == 0
+    assert f"no case can prove anything: {said}" in capsys.readouterr().err
+    assert cli.main(["validate", bundle]) == 3
+    assert f"no informative case passed for output: {said}" in capsys.readouterr().out
+
+
+def test_a_file_in_place_of_a_bundle_is_told_apart(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", str(folder / "bundle" / "model.onnx")]) == 2
+    assert (
+        f"is a file of a bundle: give its folder, {folder / 'bundle'}" in capsys.readouterr().err
+    )
+    (tmp_path / "other.onnx").write_text("")
+    assert cli.main(["validate", str(tmp_path / "other.onnx")]) == 2
+    assert "has no module to be compared with" in capsys.readouterr().err

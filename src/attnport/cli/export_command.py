@@ -147,3 +147,15 @@ def _show_bundle(bundle: Bundle) -> None:
         say(f"left out for their size or number: {', '.join(manifest.cases_left_out)}")
     for warning in manifest.warnings:
         warn(warning)
+    why = _why_nothing_is_proved(bundle)
+    if why:
+        warn(f"no case can prove anything: {why}")
+
+
+def _why_nothing_is_proved(bundle: Bundle) -> str:
+    """What is wrong with the module itself, where it keeps every case from being compared."""
+    from attnport.validate.bound import incomparable
+
+    known = [one for case in bundle.manifest.cases for one in case.references.values()]
+    reasons = [incomparable(one) for one in known]
+    return reasons[0] if reasons and all(reasons) else ""
