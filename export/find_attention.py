@@ -70,9 +70,16 @@ def _from_operator(node: ir.Node, graph: ConcreteGraph) -> AttentionSite | None:
     if mask is not None:
         is_bool = graph.dtype(mask) == ir.DataType.BOOL
         site.terms.append(MaskTerm("bool" if is_bool else "additive", mask))
+    site.softmax_dtype = _operator_precision(node, graph.dtype(query))
     site.scale, site.problem = _operator_scale(node, graph)
     site.problem = site.problem or _operator_problem(node, inputs)
     return site
+
+
+def _operator_precision(node: ir.Node, own: ir.DataType | None) -> ir.DataType | None:
+    """The dtype of the softmax, where an attribute says another one than the operands'."""
+    said = node.attributes.get_int("softmax_precision", 0)
+    return None if not said or ir.DataType(said) == own else ir.DataType(said)
 
 
 def _operator_scale(node: ir.Node, graph: ConcreteGraph) -> tuple[float, str]:

@@ -19,6 +19,7 @@ from itertools import pairwise
 
 import onnx_ir as ir
 
+from attnport.export import capture_operator
 from attnport.export.concrete import ConcreteGraph
 from attnport.export.context_rows import (
     MergedHeads,
@@ -38,7 +39,7 @@ from attnport.export.operands import OperandWriter
 from attnport.export.records import Form, PassRecord
 from attnport.export.sites import OPERANDS, AttentionSite
 from attnport.export.taps import find_taps
-from attnport.export.write_masks import MaskWriter, hides_by_a_number
+from attnport.export.write_masks import MaskWriter, operator_can_hide
 
 
 def write_attention(
@@ -64,8 +65,14 @@ def write_attention(
             notes.append(f"{site.name}: left as it is: {problem}")
             continue
         rewriting = _Rewriting(graph, site, graphs, fed, form)
-        if rewriting.problem():
-            notes.append(f"{site.name}: left as it is: {rewriting.problem()}")
+        problem = rewriting.problem()
+        if problem and site.nodes[0].domain == capture_operator.DOMAIN:
+            # What was captured whole is no operator of any file: the pattern can say it.
+            notes.append(f"{site.name}: no Attention operator, since {problem}")
+            rewriting = _Rewriting(graph, site, graphs, fed, "pattern")
+            problem = rewriting.problem()
+        if problem:
+            notes.append(f"{site.name}: left as it is: {problem}")
             continue
         if rewriting.is_done():
             notes.append(f"{site.name}: already written so")
@@ -136,7 +143,7 @@ class _Rewriting:
             return "the operator wants queries, keys and values of one dtype"
         if self.merged is None and not self._context_has_heads():
             return "it could not be told how the heads of the context are put side by side"
-        if self.form == "attention" and hides_by_a_number(self.site):
+        if self.form == "attention" and not operator_can_hide(self.site, self.dtype):
             return (
                 "its mask sets hidden scores to a number, and the operator can only add to them: "
                 "hide by -inf, or by False"
@@ -171,7 +178,8 @@ class _Rewriting:
 
     def in_words(self) -> str:
         before = "the operator" if self.site.source == "operator" else "a pattern"
-        after = "the Attention operator" if self.form == "attention" else "the canonical pattern"
+        operator = self.form == "attention"
+        after = "the Attention operator" if operator else "the canonical pattern"
         return f"{before} of {len(self.site.nodes)} nodes became {after}"
 
     def apply(self) -> None:
@@ -229,7 +237,7 @@ class _Rewriting:
     ) -> ir.Value:
         site = self.site
         alone = site.causal and not site.terms
-        mask = None if alone else masks.combined()
+        mask = None if alone else masks.for_operator()
         if mask is not None:
             if site.masks_widened and any(term.kind == "additive" for term in site.terms):
                 mask = self._cast(mask, self._softmax_dtype(), self.dtype, "mask_narrow")

@@ -4,6 +4,7 @@
     what is added          Add(scores, bias)
     what hides             one And of all, then Where(visible, scores, -inf)
     a number that hides    as the graph has it, in its order: beside other masks it is arithmetic
+    several numbers        one Where, whose last operand says which of them stands where
     a row may be dead      Where(any key visible, ., 0) on the rows after ·W_O, before its bias
 
 Two Where in a row on the scores end TensorRT for RTX 1.7's builder with a segmentation fault, and a
@@ -12,18 +13,30 @@ guard on the probabilities destroys its fusion: hence one Where, and the guard o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
+import ml_dtypes
 import onnx_ir as ir
 
 from attnport.export.graph_writer import GraphWriter
+from attnport.export.mask_terms import can_be_minus_infinity
 from attnport.export.sites import AttentionSite, MaskTerm
 
 
 def hides_by_a_number(site: AttentionSite) -> bool:
     """Whether a mask sets hidden scores to a finite number."""
     return any(term.kind == "bool" and math.isfinite(term.fill) for term in site.terms)
+
+
+def operator_can_hide(site: AttentionSite, dtype: ir.DataType) -> bool:
+    """Whether what hides by a number can be added: one mask, and so low that no score is felt."""
+    if not hides_by_a_number(site):
+        return True
+    lowest = float(ml_dtypes.finfo(dtype.numpy()).min)
+    runs = _runs(site.terms)
+    return not site.causal and len(runs) == 1 and runs[0][0].fill <= max(lowest, -1e30)
 
 
 def _runs(terms: Sequence[MaskTerm]) -> list[list[MaskTerm]]:
@@ -79,23 +92,46 @@ class MaskWriter:
         return scores if visible is None else self._where(visible, scores, -math.inf)
 
     def _in_order(self, scores: ir.Value) -> ir.Value:
-        """Each mask after the other. A Where beside another is added, as -inf can be."""
-        runs = _runs(self._site.terms)
-        after_where = False
-        for index, run in enumerate(runs):
-            following = runs[index + 1][0].kind if index + 1 < len(runs) else None
-            beside = after_where or following == "bool"
-            hidden = run[0].fill
-            after_where = run[0].kind == "bool" and not (beside and hidden == -math.inf)
-            if run[0].kind == "additive":
-                scores = self._writer.op("Add", [scores, run[0].value], "biased")
-            elif after_where:
-                scores = self._where(self._all_visible(run), scores, hidden)
+        """Each mask after the other, those that hide in a row as one."""
+        for kind, group in itertools.groupby(self._site.terms, lambda term: term.kind):
+            terms = list(group)
+            if kind == "bool":
+                scores = self._hidden_in_a_row(scores, terms)
+                continue
+            for term in terms:
+                scores = self._writer.op("Add", [scores, term.value], "biased")
+        return scores
+
+    def _hidden_in_a_row(self, scores: ir.Value, terms: Sequence[MaskTerm]) -> ir.Value:
+        """What the last mask that hides a score sets it to; of a single number, one Where.
+
+        -inf beside a number is added instead, as it can be: what is hidden by both is the number
+        where that comes last, and -inf where not.
+        """
+        runs = _runs(terms)
+        numbers = [run for run in runs if run[0].fill != -math.inf]
+        if len(numbers) > 1:
+            return self._hidden_by_several(scores, runs)
+        for run in runs:
+            visible, fill = self._all_visible(run), run[0].fill
+            if len(runs) == 1 or fill != -math.inf:
+                scores = self._where(visible, scores, fill)
             else:
                 zero = self._writer.scalar(0.0, self._dtype)
-                bias = self._where(self._all_visible(run), zero, hidden)
+                bias = self._where(visible, zero, fill)
                 scores = self._writer.op("Add", [scores, bias], "biased")
         return scores
+
+    def _hidden_by_several(self, scores: ir.Value, runs: Sequence[Sequence[MaskTerm]]) -> ir.Value:
+        """Where(visible by all, scores, Where(visible by the last, first number, last number))."""
+        masks = [self._all_visible(run) for run in runs]
+        fill = self._writer.scalar(runs[0][0].fill, self._dtype)
+        visible = masks[0]
+        for run, mask in zip(runs[1:], masks[1:], strict=True):
+            number = self._writer.scalar(run[0].fill, self._dtype)
+            fill = self._writer.op("Where", [mask, fill, number], "fill")
+            visible = self._writer.op("And", [visible, mask], "visible")
+        return self._writer.op("Where", [visible, scores, fill], "masked")
 
     def _all_visible(self, terms: Sequence[MaskTerm]) -> ir.Value:
         visible = self._visible(terms[0])
@@ -178,6 +214,29 @@ class MaskWriter:
             return total
         hidden = self._writer.scalar(-math.inf, self._dtype)
         return self._writer.op("Where", [visible, total, hidden], "bias")
+
+    def for_operator(self) -> ir.Value | None:
+        """The operator's mask; no number in it is so low that ONNX Runtime takes it for -inf.
+
+        Its Attention (1.32) gives 0 for a row in which every number is the lowest of the dtype,
+        where PyTorch gives the mean of all values; half of that number hides as well.
+        """
+        site, lowest = self._site, float(ml_dtypes.finfo(self._dtype.numpy()).min)
+        if hides_by_a_number(site):
+            (run,) = _runs(site.terms)
+            zero = self._writer.scalar(0.0, self._dtype)
+            return self._where(self._all_visible(run), zero, max(run[0].fill, lowest / 2))
+        mask = self.combined()
+        added = [term for term in site.terms if term.kind == "additive"]
+        if mask is None or not added:
+            return mask
+        least = self._writer.scalar(lowest / 2, self._dtype)
+        raised = self._writer.op("Max", [mask, least], "bias_raised")
+        if self.visible() is None and not any(can_be_minus_infinity(t.value) for t in added):
+            return raised
+        hidden = self._writer.scalar(-math.inf, self._dtype)
+        dead = self._writer.op("Equal", [mask, hidden], "bias_hides")
+        return self._writer.op("Where", [dead, hidden, raised], "bias")
 
     def alive(self) -> ir.Value:
         """(…,N|1,1) bool: whether the query has a visible key."""

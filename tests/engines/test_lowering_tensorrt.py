@@ -208,6 +208,12 @@ def test_scores_are_not_narrowed_where_no_kernel_takes_them(tmp_path: Path) -> N
     (said,) = lowering.refused.values()
     assert "outside of an attention kernel" in said
     assert said in lowering.reason
+    every = lowering_of(
+        build_engine(bundle, RTX, out=tmp_path / "auto", options=BuildOptions(form="auto"))
+    )
+    assert every.form == "as-written"
+    assert every.refused.keys() == {f for f, n in every.kernel_counts.items() if n is None}
+    assert all(f"{form} none ({why})" in every.reason for form, why in every.refused.items())
 
 
 class NormedQueries(torch.nn.Module):

@@ -14,8 +14,8 @@ import onnx_ir as ir
 import pytest
 import torch
 from tests.export.modules import Separate, Stack, Torch, eager, sdpa_causal
-from tests.export.nets import Heads, Net, merge_heads, split_heads, to_ir
-from tests.export.ways_masks import CAUSAL, HIDES, PADDING
+from tests.export.nets import Heads, Net, causal_visible, merge_heads, split_heads, to_ir
+from tests.export.ways_masks import CAUSAL, HIDES, PADDING, pad
 from tests.export.ways_scores import SCORES
 from torch import nn
 
@@ -236,3 +236,14 @@ def test_a_key_padding_mask_costs_a_guard_and_nothing_else(tmp_path: Path) -> No
     model = onnx_from_module(low, bind_example(low, args, {}, shapes, AXES), AXES, 18)
     fusion = built(model, tmp_path)
     assert fusion.kernel_count <= MASKED_BLOCKS
+
+
+def test_two_numbers_that_hide_are_one_where_that_builds(tmp_path: Path) -> None:
+    """Two Where in a row would end the builder with a segmentation fault."""
+
+    def hide(net: Net, scores: str) -> str:
+        causal = net.op("Where", causal_visible(net), scores, -3e4)
+        return net.op("Where", pad(net), causal, -1e4)
+
+    fusion = built(blocks("separate", "Mul after", hide, layers=1), tmp_path)
+    assert fusion.kernel_count <= ONE + 1  # the numbers are written out once

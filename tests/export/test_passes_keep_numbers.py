@@ -19,7 +19,6 @@ from tests.export.evaluation import (
     assert_close,
     assert_same_numbers,
     errors,
-    evaluate,
     references,
     run_in_ort,
 )
@@ -122,11 +121,6 @@ def assert_kept(
     return after
 
 
-def runner(written: str, form: Form) -> Runner:
-    """ONNX Runtime 1.32 takes a row of finfo.min for a hidden one in its Attention: not there."""
-    return evaluate if form == "attention" and "finfo.min" in written else run_in_ort
-
-
 @pytest.mark.parametrize("written", SCORES)
 def test_scores(written: str) -> None:
     assert_kept(self_attention(score=SCORES[written]))
@@ -137,7 +131,7 @@ def test_scores(written: str) -> None:
 def test_masks(written: str, form: Form) -> None:
     opset = 23 if form == "attention" else 18
     model = self_attention(hide=HIDES[written][0], opset=opset)
-    assert_kept(model, form, runner(written, form))
+    assert_kept(model, form)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -145,7 +139,7 @@ def test_masks(written: str, form: Form) -> None:
 def test_padding(written: str, form: Form) -> None:
     opset = 23 if form == "attention" else 18
     model = self_attention(hide=PADDING[written][0], opset=opset, output_bias=True)
-    assert_kept(model, form, runner(written, form))
+    assert_kept(model, form)
 
 
 @pytest.mark.parametrize("written", NUMBERS)

@@ -129,9 +129,13 @@ def bmm_attention() -> onnx.ModelProto:
 
 
 def operator_attention(
-    *, three_axes: bool = False, mask: str | None = None, **attributes: float
+    *,
+    three_axes: bool = False,
+    mask: str | None = None,
+    dtype: str = "float32",
+    **attributes: float,
 ) -> onnx.ModelProto:
-    net = Net(opset=23)
+    net = Net(opset=23, dtype=dtype)
     x = net.input("x", ["batch", "seq", WIDTH])
     q, k, v = (project(net, x) for _ in range(3))
     if not three_axes:
