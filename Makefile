@@ -4,11 +4,13 @@
 # make soak-serve    two minutes of load and bad clients      make fuzz-serve   wrong requests, long
 # make bench-engines   builds, cache, overhead, random kills: benchmarks/engines/results.md
 # make bench-gpu     the whole road on a machine with a GPU: build/gpu/results.md
+# make bench-decode   time per token against past length, 4 minutes: benchmarks/decode/results.md
 # make bench-serve   ours against the real tritonserver: benchmarks/serve/results.md
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
 #              NAMES='bert llama' names some, ZOO_ARGS= goes on where a run was stopped
 # make zoo-latency   ONNX Runtime on our graphs against torch.onnx's: benchmarks/zoo/latency.md
 # make bench-lowering   long causal attentions on the CPU: benchmarks/lowering/results.md
+# make bench-shard   bytes and time of ranks on this machine: benchmarks/shard/results.md
 # make cases   what exporters were reported to get wrong, every case in every dtype
 # make mutants     every way of being wrong, planted in every model: benchmarks/validate/mutants.md
 # make calibrate   how near good engines come to the bound: benchmarks/validate/calibration.md
@@ -39,7 +41,7 @@ endif
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: bench-shard bench-decode bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -72,6 +74,9 @@ zoo-latency: $(STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
 	$(BIN)/python -m benchmarks.zoo.latency $(NAMES) $(LATENCY_ARGS)
 
+bench-shard: $(STAMP)
+	$(BIN)/python -m benchmarks.shard.run
+
 bench-lowering: $(STAMP)
 	$(BIN)/python -m benchmarks.lowering.chunks
 
@@ -86,6 +91,9 @@ calibrate: $(STAMP)
 
 bench-validate: $(STAMP)
 	$(BIN)/python benchmarks/validate/measure.py
+
+bench-decode: $(STAMP)
+	$(BIN)/python -m benchmarks.decode.run
 
 bench-engines: $(STAMP)
 	$(BIN)/python -m benchmarks.engines.run --kills 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -91,14 +91,7 @@ class ShardedEngine(Engine):
         return sorted(answers, key=lambda answer: answer.rank)
 
     def _joined(self, answers: list[Answer]) -> Arrays:
-        for answer in answers[1:]:
-            differing = [n for n, d in answer.digests.items() if d != answers[0].digests[n]]
-            if differing:
-                raise EngineUnavailableError(
-                    f"rank {answer.rank} gives another {', '.join(differing)} than rank 0, and "
-                    "each should have the same bits: nothing is returned; run the ranks on devices "
-                    "of one kind, and report it if they are"
-                )
+        require_agreement(answers)
         return joined_outputs(self.sharded.manifest, [answer.outputs for answer in answers])
 
     def placement(self) -> dict[str, int]:
@@ -112,3 +105,20 @@ class ShardedEngine(Engine):
         if self.ranks is not None:
             self.ranks.end()
             self.ranks = None
+
+
+def require_agreement(answers: Sequence[Answer]) -> None:
+    """Checks that outputs which every rank has whole are the same bits everywhere.
+
+    Raises:
+        EngineUnavailableError: If they are not: then one of them computes something else.
+    """
+    first = answers[0]
+    for answer in answers[1:]:
+        differing = [n for n, digest in answer.digests.items() if digest != first.digests[n]]
+        if differing:
+            raise EngineUnavailableError(
+                f"rank {answer.rank} gives another {', '.join(differing)} than rank {first.rank}, "
+                "and each should have the same bits: nothing is returned; run the ranks on devices "
+                "of one kind, and report it if they are"
+            )

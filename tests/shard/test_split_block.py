@@ -13,9 +13,13 @@ from tests.shard.making import prove_split
 
 from attnport.engines.build import build_engine
 from attnport.engines.open import open_engine
-from attnport.errors import BundleError, UsageError
+from attnport.engines.sharded.messages import Answer
+from attnport.engines.sharded.parts import joined_outputs
+from attnport.engines.sharded.sharded_engine import require_agreement
+from attnport.errors import BundleError, EngineUnavailableError, InternalError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.onnx_file import onnx_fault
+from attnport.export.shard.records import Part
 from attnport.export.shard.shard_bundle import shard_bundle
 from attnport.export.shard.sharded import ShardedBundle
 from attnport.validate.parity import check_parity
@@ -167,3 +171,19 @@ def test_a_manifest_that_is_none(block_in_two: Path, tmp_path: Path, content: st
 
 def _copy(folder: Path, to: Path) -> Path:
     return Path(shutil.copytree(folder, to / "copy"))
+
+
+def test_ranks_that_disagree() -> None:
+    answers = [Answer(rank, {}, {"y": "same", "z": f"{rank // 2}"}) for rank in range(4)]
+    require_agreement(answers[:2])
+    with pytest.raises(EngineUnavailableError, match="rank 2 gives another z than rank 0"):
+        require_agreement(answers)
+
+
+def test_parts_that_nobody_gives(block_in_two: Path) -> None:
+    manifest = ShardedBundle.load(block_in_two).manifest
+    part = Part(name="output", axis=1, positions=((0,), (2,)))
+    lacking = manifest.model_copy(update={"split_outputs": (part,)})
+    given = [{"output": np.zeros((1, 1, 32), np.float32)} for _ in range(2)]
+    with pytest.raises(InternalError, match="no rank gives all of output"):
+        joined_outputs(lacking, given)
