@@ -32,7 +32,8 @@ EXPLANATIONS: dict[Check, Explanation] = {
         "5 times the largest of what eager PyTorch, SDPA and the rounding of every number err by "
         "in this dtype, plus 2 ulp. A case whose bound is so wide that wrong results would pass is "
         "uninformative: not run, and no proof. `coverage` sums up: an output that passed in no "
-        "informative case is not proved.",
+        "informative case is not proved, nor is an engine that passed none at the smallest size of "
+        "an axis.",
         (
             "attnport bisect BUNDLE names the first node that leaves its bound",
             "an error of 2 and more times the bound everywhere: scale, mask, head order, weights, "
@@ -132,8 +133,10 @@ EXPLANATIONS: dict[Check, Explanation] = {
     "latency": Explanation(
         "The engine takes at most so many times as long as the fastest torch form.",
         "The whole 95% interval of the ratio of medians must be at most the maximum; where it "
-        "holds the maximum, the measurement cannot tell, which is not run.",
+        "holds the maximum, the measurement cannot tell, which is not run. On a GPU it is a run "
+        "between two events, its inputs on the device, and compared with torch on the GPU.",
         (
+            "no torch form to compare with: add -e torch-eager",
             "an idle machine, and more seconds, make the interval narrower",
             "the A/A test in the report says what the method can tell apart here",
         ),
