@@ -12,8 +12,8 @@ from torch import nn
 
 from attnport.errors import ModuleError
 from attnport.models.cached_attention import CachedSelfAttention
-from attnport.models.from_transformers import from_transformers
 from attnport.models.spec import seeded
+from attnport.models.transformers_weights import from_transformers
 
 VOCABULARY, TOKENS, BATCH = 50, 9, 2
 
