@@ -17,7 +17,7 @@ from attnport.engines.decoding.greedy import generate
 from attnport.engines.decoding.open import open_decoding
 from attnport.engines.decoding.session import DecodingSession
 from attnport.export.reference_errors import known_of
-from attnport.models.from_transformers import from_transformers
+from attnport.models.transformers_weights import from_transformers
 from attnport.validate.bound import bound
 from attnport.validate.judgement import judge
 
