@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from attnport.axes import Axis
+from attnport.axes import Axis, AxisSum, axes_by_name
 from attnport.engines.build_options import (
     BuildOptions,
     parse_bytes,
@@ -122,3 +122,23 @@ def test_a_static_input_needs_no_range() -> None:
     profile = profile_from_axes(specs, AXES)
     assert list(profile) == ["x"]
     assert (profile["x"].min, profile["x"].opt, profile["x"].max) == ((1, 4), (2, 4), (8, 4))
+
+
+SUMS = axes_by_name(
+    [Axis("past", 0, 64, 512), Axis("seq", 1, 16, 512), AxisSum("total", ("past", "seq"))]
+)
+
+
+def test_a_sum_follows_in_every_profile() -> None:
+    prefill, one = profile_axes([{"past": (0, 0, 0)}, {"seq": (1, 1, 1)}], SUMS)
+    assert (prefill["total"].min, prefill["total"].opt, prefill["total"].max) == (1, 16, 512)
+    assert (one["total"].min, one["total"].opt, one["total"].max) == (1, 65, 513)
+    mask = TensorSpec(name="mask", dtype="bool", shape=("seq", "total"))
+    assert profile_from_axes([mask], one)["mask"].opt == (1, 65)
+    assert fitting_profile([prefill, one], {"past": 0, "seq": 5, "total": 5}) == 0
+    assert fitting_profile([prefill, one], {"past": 9, "seq": 1, "total": 10}) == 1
+
+
+def test_a_sum_is_given_no_range_of_its_own() -> None:
+    with pytest.raises(UsageError, match=r"'total', which follows .*\(total = past \+ seq\)"):
+        profile_axes([{"total": (1, 1, 1)}], SUMS)
