@@ -9,6 +9,7 @@
 # make zoo     a hundred architectures, what became of each: benchmarks/zoo/results.md
 #              NAMES='bert llama' names some, ZOO_ARGS= goes on where a run was stopped
 # make zoo-latency   ONNX Runtime on our graphs against torch.onnx's: benchmarks/zoo/latency.md
+# make bench-export   memory and time of an export: benchmarks/export/results.md
 # make bench-lowering   long causal attentions on the CPU: benchmarks/lowering/results.md
 # make bench-shard   bytes and time of ranks on this machine: benchmarks/shard/results.md
 # make cases   what exporters were reported to get wrong, every case in every dtype
@@ -41,7 +42,7 @@ endif
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: bench-shard bench-decode bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: bench-export bench-shard bench-decode bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -76,6 +77,9 @@ zoo-latency: $(STAMP)
 
 bench-shard: $(STAMP)
 	$(BIN)/python -m benchmarks.shard.run
+
+bench-export: $(STAMP)
+	$(BIN)/python -m benchmarks.export.memory
 
 bench-lowering: $(STAMP)
 	$(BIN)/python -m benchmarks.lowering.chunks

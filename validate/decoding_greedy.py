@@ -20,7 +20,7 @@ from attnport.engines.decoding.open import open_decoding
 from attnport.engines.decoding.session import DecodingSession
 from attnport.errors import InternalError
 from attnport.export.bundle import Bundle
-from attnport.validate.bound import bound, incomparable
+from attnport.validate.bound import bound, incomparable, uninformative
 from attnport.validate.decoding import Truth
 from attnport.validate.decoding_module import WideLogits
 from attnport.validate.finding import Finding, Number, Subject
@@ -79,7 +79,7 @@ def _judged(
     session: DecodingSession, bundle: Bundle, module: torch.nn.Module, truth: Truth
 ) -> Judgement:
     layout = session.layout
-    why_not = incomparable(truth.reference)
+    why_not = incomparable(truth.reference) or uninformative(truth.reference, layout.result.dtype)
     if layout.fixed:
         why_not = f"it depends on {layout.fixed[0].name!r}, too, and only prompts are made here"
     if why_not:

@@ -11,6 +11,7 @@ from attnport.engines.libraries import why_missing
 from attnport.engines.plan import EnginePlan
 from attnport.errors import AttnportError, InternalError, ModuleError
 from attnport.export.bundle import Bundle
+from attnport.validate.coverage import COVERAGE
 from attnport.validate.decoding import check_decoding, truth_of
 from attnport.validate.finding import Finding, Subject
 from attnport.validate.judgement import judgement_of_refusal
@@ -85,7 +86,11 @@ def judge_decoding(
         if isinstance(truth, str):
             yield subject.finding("decoding", "sequences", "not run", truth, required=required)
             return
-        yield from check_decoding(session, bundle, truth, required=required)
+        ways = list(check_decoding(session, bundle, truth, required=required))
+        yield from ways
+        if all(finding.status == "not run" for finding in ways):
+            message = "no way of decoding could be judged: export it in float32 or float16, too"
+            yield subject.finding("decoding", COVERAGE, "not run", message, required=required)
         if not session.layout.has_vocabulary:
             return
         if module is None:

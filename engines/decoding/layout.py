@@ -121,7 +121,7 @@ def layout_of(bundle: Bundle) -> DecodingLayout:
     if tokens is None:
         raise UsageError(
             f"{bundle.path} has neither token ids nor activations of the shape of {result.name!r}: "
-            "name the input's role at export, --role NAME=token_ids"
+            "name the input's role at export, --input NAME:int64[batch,seq]=token_ids"
         )
     rest.remove(tokens)
     mask = _mask(rest, caches[0])

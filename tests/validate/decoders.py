@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import torch
 from tests.validate.mutants.engine_faults import Good
@@ -16,7 +17,7 @@ from attnport.axes import Axis, AxisSum, axes_by_name
 from attnport.export.bundle import Bundle
 from attnport.export.export_module import export_module
 from attnport.models.cached_inputs import cache_inputs
-from attnport.models.decoder_lm import DecoderLM
+from attnport.models.decoder_lm import CachedBlock, DecoderLM
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Decoder:
 
 def export_lm(module: DecoderLM, folder: Path, *, past: int = 80) -> Bundle:
     """A language model with growing caches, as a bundle of one case."""
-    heads = module.blocks[0].attention
+    heads = cast(CachedBlock, module.blocks[0]).attention
     names = cache_inputs(len(module.blocks), static=False)
     axes = axes_by_name(
         [Axis("batch", 1, 2, 20), Axis("seq", 1, 4, 24), Axis("past", 0, 4, past),

@@ -27,6 +27,9 @@ def main() -> int:
     arguments.add_argument("--out", type=Path, default=OUT)
     arguments.add_argument("--dtype", action="append", choices=DTYPES)
     arguments.add_argument("--model", action="append", choices=tuple(SUBJECTS))
+    arguments.add_argument(
+        "--add", action="store_true", help="Keep what is written there of other models and dtypes."
+    )
     given = arguments.parse_args()
     torch.set_num_threads(1)
     start = time.perf_counter()
@@ -37,17 +40,32 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 bed = Bed(model, dtype, Path(folder))
                 good.append(bed.good_trial())
-                trials += [t for fault in FAULTS if (t := bed.trial(fault)) is not None]
+                trials += [t for f in bed.faults() if (t := bed.trial(f)) is not None]
             print(f"{dtype} {model}: {len(trials)} trials", flush=True)
+    seconds = time.perf_counter() - start
+    if given.add:
+        done = {(t.dtype, t.model) for t in good}
+        kept, kept_good, before = _kept(given.out, done)
+        trials, good, seconds = kept + trials, kept_good + good, before + seconds
     missed = [t for t in trials if not t.caught]
     alarms = [t for t in good if t.caught]
     for trial in (*missed, *alarms):
         print("MISSED" if trial in missed else "FALSE ALARM", trial)
-    _write(given.out, trials, good, time.perf_counter() - start)
+    _write(given.out, trials, good, seconds)
     unused = sorted(set(FAULTS) - {t.fault for t in trials})
     print(f"{len(trials)} trials of {len(FAULTS)} faults, {len(missed)} missed, "
           f"{len(alarms)} false alarms; without a model: {unused or 'none'}")  # fmt: skip
     return int(bool(missed or alarms or unused))
+
+
+def _kept(out: Path, done: set[tuple[str, str]]) -> tuple[list[Trial], list[Trial], float]:
+    """What was written of other models and dtypes than those done now, and the seconds of all."""
+    content = json.loads((out / "mutants.json").read_text("utf-8"))
+    trials, good = (
+        [Trial(**one) for one in content[name] if (one["dtype"], one["model"]) not in done]
+        for name in ("trials", "good")
+    )
+    return trials, good, float(content["seconds"])
 
 
 def _write(out: Path, trials: list[Trial], good: list[Trial], seconds: float) -> None:

@@ -63,6 +63,7 @@ class Subject:
         inputs: For each argument its dtype and dimensions, an axis's name or a size.
         roles: Of inputs that are not activations.
         by_place: Whether forward takes them by their order and not by name.
+        gain: How large its matrices are; deep ones magnify roundings beyond what bfloat16 tells.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Subject:
     inputs: dict[str, tuple[torch.dtype, tuple[str | int, ...]]]
     roles: dict[str, str]
     by_place: bool = False
+    gain: float = 1.5
 
 
 def _decoder(name: str, *, static: bool) -> Subject:
@@ -94,7 +96,7 @@ def _decoder(name: str, *, static: bool) -> Subject:
         if one != "write_at":
             inputs[one] = (torch.float32, ("batch", HKV, past, D // H))
     roles = {"token_ids": "token_ids", "positions": "positions", "mask": "mask"}
-    return Subject(name, make, inputs, roles, by_place=True)
+    return Subject(name, make, inputs, roles, by_place=True, gain=0.9)
 
 
 _X = (torch.float32, ("batch", "seq", D))
@@ -135,7 +137,7 @@ def module_of(subject: Subject, seed: int) -> nn.Module:
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if parameter.dim() > 1:
-                    parameter.normal_().mul_(1.5 * parameter.shape[-1] ** -0.5)
+                    parameter.normal_().mul_(subject.gain * parameter.shape[-1] ** -0.5)
                 elif "norm" not in name:
                     parameter.normal_()
     return module

@@ -9,20 +9,24 @@ from typing import Any
 
 import numpy as np
 import onnx
+from tests.validate.mutants.decoding_faults import DECODING_FAULTS
 from tests.validate.mutants.engine_faults import ENGINE_FAULTS, Good, Runs, WrongEngine
 from tests.validate.mutants.graph_edit import Edit
 from tests.validate.mutants.graph_faults import GRAPH_FAULTS
-from tests.validate.mutants.subjects import SUBJECTS, exported, graph_of
+from tests.validate.mutants.subjects import SUBJECTS, exported, graph_of, module_of
 from tests.validate.mutants.weight_faults import WEIGHT_FAULTS
 
+from attnport.engines.decoding.open import carried_session
 from attnport.export.bundle import Bundle
 from attnport.validate.finding import Finding
+from attnport.validate.prove_decoding import judge_decoding
 from attnport.validate.prove_engine import Bench, judge_engine
 from attnport.validate.reproducer import Reproducers
 from attnport.validate.rounded import RoundedEngine
 from attnport.validate.stored_case import shipped_cases
 
-FAULTS = (*GRAPH_FAULTS, *WEIGHT_FAULTS, *ENGINE_FAULTS)
+_OF_ENGINES = {**ENGINE_FAULTS, **DECODING_FAULTS}
+FAULTS = (*GRAPH_FAULTS, *WEIGHT_FAULTS, *_OF_ENGINES)
 
 
 @dataclass(frozen=True)
@@ -67,22 +71,42 @@ class Bed:
             self.bundle, shipped_cases(self.bundle), {}, nowhere, lambda what: None
         )
 
+    def faults(self) -> tuple[str, ...]:
+        """Those to try: of decoding in models with caches, the others in those without."""
+        decoding = bool(self.bundle.manifest.caches)
+        return tuple(fault for fault in FAULTS if (fault in DECODING_FAULTS) == decoding)
+
     def good_trial(self) -> Trial:
         """The engine without a fault, which must not be caught."""
         return self._judged("", self.good.run)
 
     def trial(self, fault: str) -> Trial | None:
         """The engine with a fault; None where the model has nothing for it to be wrong in."""
-        if fault in ENGINE_FAULTS:
-            wrong = ENGINE_FAULTS[fault](self.good)
+        if fault in _OF_ENGINES:
+            wrong = _OF_ENGINES[fault](self.good)
             return None if wrong is None else self._judged(fault, wrong)
         edit = Edit(self._graph)
         plant = {**GRAPH_FAULTS, **WEIGHT_FAULTS}[fault]
         return self._judged(fault, runs_of(self.bundle, edit.model)) if plant(edit) else None
 
+    def decoding(self, engine: WrongEngine) -> list[Finding]:
+        """The Findings of decoding; none where the model has no caches."""
+        if not self.bundle.manifest.caches:
+            return []
+        return list(
+            judge_decoding(
+                self.bundle,
+                engine.kind,
+                lambda: carried_session(self.bundle, engine),
+                module_of(SUBJECTS[self.model], 1),
+                required=True,
+            )
+        )
+
     def _judged(self, fault: str, run: Runs) -> Trial:
         engine = WrongEngine(self.bundle, run)
         findings = judge_engine(engine, None, self._bench, required=True)
+        findings += self.decoding(engine)
         failed = [f for f in findings if f.status == "failed" and f.required]
         return Trial(
             fault,
