@@ -50,6 +50,26 @@ def test_axes_replace_those_of_the_model() -> None:
     assert run.spec.axes["seq"].max == 8
 
 
+def test_an_axis_may_be_the_sum_of_others(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from torch import nn\n\n\nclass Both(nn.Module):\n"
+        "    def forward(self, old, mask):\n        return old.sum() + mask.sum()\n"
+    )
+    inputs = ["old:float32[past,4]", "mask:float32[seq,total]"]
+    axes = {"past": [0, 2, 4], "seq": [1, 2, 3], "total": "past + seq"}
+    model = {"model": f"{mine}:Both", "inputs": inputs, "axes": axes}
+    (run,) = runs_of(_pipeline(models=[model]))
+    assert run.spec.axes["total"].rule == "total = past + seq"
+    assert run.spec.axes["total"].max == 7
+    wrong = {**model, "axes": {**axes, "total": "past * seq"}}
+    with pytest.raises(UsageError, match=r"models\[0\]: axis 'total' .*\+ and - between them"):
+        runs_of(_pipeline(models=[wrong]))
+    short = {**SMALL, "models": [{**model, "axes": {"past": [0, 2]}}]}
+    with pytest.raises(UsageError, match=r"axes\.past\.min:opt:max\[2\] is missing"):
+        load_pipeline(_file(tmp_path, short))
+
+
 def test_profiles_are_read_as_build_reads_them() -> None:
     model = {"model": "multi-head", "profiles": ["seq=2:16:64", "batch=1,seq=1"]}
     (run,) = runs_of(_pipeline(models=[model]))

@@ -18,10 +18,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    ValidationError,
+)
 
 from attnport.axes import axis_of
 from attnport.engines.build_options import BuildOptions, parse_profile, profile_axes
@@ -35,6 +44,11 @@ if TYPE_CHECKING:
 
 GraphDtype = Literal["float32", "float16", "bfloat16"]
 Content = dict[str, object]
+# Told apart before it is read, so that what is wrong is said of the one that was meant.
+AxisContent = Annotated[
+    Annotated[tuple[int, int, int], Tag("min:opt:max")] | Annotated[str, Tag("sum")],
+    Discriminator(lambda value: "sum" if isinstance(value, str) else "min:opt:max"),
+]
 
 
 class _Section(BaseModel):
@@ -80,7 +94,7 @@ class ModelSection(_Section):
     dtypes: tuple[GraphDtype, ...] = Field(("float32",), min_length=1)
     sizes: Content = Field(default_factory=dict, alias="set")
     inputs: tuple[str, ...] = ()
-    axes: dict[str, tuple[int, int, int] | str] = Field(default_factory=dict)
+    axes: dict[str, AxisContent] = Field(default_factory=dict)
     form: Form = "pattern"
     opset: PositiveInt | None = None
     case_sizes: dict[str, PositiveInt] = Field(default_factory=dict)
