@@ -20,6 +20,7 @@ from statistics import median
 
 import numpy as np
 import psutil
+from benchmarks.engines.stack import write_stack
 from benchmarks.shard.arithmetic import DEVICES, expected_seconds, sent_bytes_per_token
 from benchmarks.shard.markdown import markdown
 
@@ -36,7 +37,7 @@ from attnport.validate.machine import this_machine
 
 _HERE = Path(__file__).parent
 _RUNS = 9
-_TOKENS = (1, 128)
+_TOKENS = (1, 1024)
 
 MODELS: dict[str, dict[str, object]] = {
     "encoder-block": {"d_model": 512, "num_heads": 8},
@@ -54,6 +55,8 @@ def main() -> None:
         for dtype in ("float32", "float16"):
             with tempfile.TemporaryDirectory(dir=asked.folder) as folder:
                 rows += _measure(name, sizes, dtype, asked.ranks or [2, 4], Path(folder))
+    for count in asked.ranks or [2, 4, 8]:
+        rows.append(_of_wide_stack(count, asked.folder))
     results = {
         "machine": this_machine().model_dump(),
         "load_before": os.getloadavg()[0],
@@ -84,6 +87,14 @@ def _measure(
         row["tokens"] = _token_count(feeds)
         rows.append(row)
     return rows
+
+
+def _of_wide_stack(ranks: int, where: Path | None) -> dict[str, object]:
+    """Two attention layers of D=4096 H=32: their weights are split here, and nothing is run."""
+    with tempfile.TemporaryDirectory(dir=where) as folder:
+        bundle = write_stack(Path(folder) / "whole", 2)
+        row = _of_manifest(shard_bundle(bundle, ranks, Path(folder) / "split"))
+    return row | {"model": "2 attentions 4096/32", "dtype": "float16"}
 
 
 def _export(name: str, sizes: Mapping[str, object], dtype: str, out: Path) -> Bundle:

@@ -88,7 +88,7 @@ def rank_model(bundle: Bundle, whole: WholeGraph, rank: int, ranks: int) -> Rank
     _name_outputs(graph, names)
     _tidy(model)
     parts = {str(value.name): part for value, part in demands.parts.items()}
-    _check(graph, whole, parts)
+    require_parts(graph, whole, parts)
     sums = zip(totals, demands.rows, strict=True)
     return RankModel(
         model=model,
@@ -106,6 +106,7 @@ def _load(bundle: Bundle) -> ir.Model:
     model = load_onnx(bundle.model_path)
     if bundle.manifest.form == "attention":
         run_passes(model, bundle.axes, "pattern")
+    common.ShapeInferencePass()(model)  # a sum has the shape that what it sums is said to have
     return model
 
 
@@ -138,8 +139,12 @@ def _tidy(model: ir.Model) -> None:
             del model.graph.initializers[name]
 
 
-def _check(graph: ir.Graph, whole: WholeGraph, parts: Mapping[str, Held]) -> None:
-    """Compares at both sizes; inputs of which a part is fed have the part's shape already."""
+def require_parts(graph: ir.Graph, whole: WholeGraph, parts: Mapping[str, Held]) -> None:
+    """Compares a rank's graph with the whole one, at both sizes.
+
+    Raises:
+        GraphError: If it is not the part that it should be; names the node.
+    """
     for concrete in whole.graphs:
         local = ConcreteGraph(graph, concrete.sizes, limits=concrete.limits)
         check_rank(graph, local, concrete, parts, _values(whole.model.graph))
