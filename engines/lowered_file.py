@@ -34,7 +34,13 @@ def save_lowered(
     """
     forms = sorted({one.form for one in lowered.attentions})
     reasons = dict.fromkeys(one.reason for one in lowered.attentions)
-    said = PlanLowering(form=", ".join(forms) or "as-written", reason="; ".join(reasons))
+    said = PlanLowering(
+        form=", ".join(forms) or "as-written",
+        reason="; ".join(reasons),
+        attentions={
+            one.attention: one.reason for one in lowered.attentions if one.form != "pattern"
+        },
+    )
     file = out / f"model.{kind}.onnx"
     try:
         if lowered.content is None:

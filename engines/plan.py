@@ -100,6 +100,7 @@ class PlanLowering(Record):
         kernel_counts: Kernels of all profiles in the plan of every form that was built; None for
             one that was not taken at all.
         refused: Of each of those, why.
+        attentions: Of each attention that is not given as the graph has it: its form, and why.
         graph: The file beside the plan that holds the graph; "" for `model.onnx`. Its weights are
             those of the bundle, by their name relative to the bundle's folder.
         graph_sha256: Its hash.
@@ -109,6 +110,7 @@ class PlanLowering(Record):
     reason: str
     kernel_counts: dict[str, int | None] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)
+    attentions: dict[str, str] = Field(default_factory=dict)
     graph: str = ""
     graph_sha256: str = ""
 

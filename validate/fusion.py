@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from attnport.engines.kinds import engine_kind
-from attnport.engines.plan import AttentionFusion, FusionReport
+from attnport.engines.plan import AttentionFusion, FusionReport, PlanLowering
 from attnport.export.bundle import Bundle
 from attnport.export.records import AttentionInfo, Inspection
 from attnport.validate.finding import Finding, Number, Obstacle, Status, Subject
@@ -109,6 +109,17 @@ def _untold(
         return
     for attention in attentions:
         yield subject.finding("fusion", attention.name, "not run", absent.message, required=False)
+
+
+def check_lowered(subject: Subject, lowering: PlanLowering | None) -> Iterator[Finding]:
+    """Says of each attention that the engine is given in another form than the graph's: which.
+
+    Such as the chunks in which ONNX Runtime on the CPU computes long causal sequences. What is
+    told is the form alone, so it is never required, and never passed.
+    """
+    for name, reason in (lowering.attentions if lowering is not None else {}).items():
+        said = f"given to {subject.engine} in a form of its own: {reason}"
+        yield subject.finding("fusion", name, "not run", said, required=False)
 
 
 def check_causal(

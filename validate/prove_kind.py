@@ -27,7 +27,7 @@ from attnport.validate.coverage import COVERAGE
 from attnport.validate.device_peer import peer_of
 from attnport.validate.extent import Extent
 from attnport.validate.finding import Finding, Obstacle, Subject
-from attnport.validate.fusion import check_causal, check_fusion, check_kernels
+from attnport.validate.fusion import check_causal, check_fusion, check_kernels, check_lowered
 from attnport.validate.progress import Steps
 from attnport.validate.prove_decoding import prove_decoding
 from attnport.validate.prove_engine import Bench, judge_engine
@@ -110,6 +110,7 @@ def _plan_findings(
         yield from check_ran(run.bundle, kind, [one.name for one in attentions], feeds)
     else:
         yield from check_fusion(subject, attentions, fusion, required=needed, absent=absent)
+        yield from check_lowered(subject, None if plan is None else plan.lowering)
     needed = run.require.causal_of(kind, dtype)
     yield from check_causal(subject, attentions, fusion, required=needed, absent=absent)
     if fusion is not None:

@@ -16,6 +16,8 @@ from attnport.engines.lowering_table import causal_chunks
 from attnport.engines.ort_engine import OrtEngine
 from attnport.engines.plan import EnginePlan
 from attnport.export.bundle import Bundle
+from attnport.validate.finding import Subject
+from attnport.validate.fusion import check_lowered
 
 BundleMaker = Callable[..., Bundle]
 CPU = "ort-cpu"
@@ -89,3 +91,19 @@ def test_the_plan_names_the_graph_beside_it(attention_bundle: BundleMaker) -> No
     # A build that cuts nothing leaves no graph of one that did.
     assert build_engine(with_usual_length(bundle, 64), CPU).path == bundle.model_path
     assert not plan.path.exists()
+
+
+def test_the_report_tells_of_each_attention_in_chunks(attention_bundle: BundleMaker) -> None:
+    bundle = with_usual_length(attention_bundle(dtype="float32", causal="add"), 1024)
+    plan = build_engine(bundle, CPU)
+    assert plan.lowering is not None
+    assert plan.lowering.attentions.keys() == {"attn0"}
+    (told,) = check_lowered(Subject.of(bundle, CPU), plan.lowering)
+    assert (told.case, told.status, told.required) == ("attn0", "not run", False)
+    assert "8 chunks: " in told.message
+
+
+def test_the_report_tells_nothing_of_attentions_as_they_are(attention_bundle: BundleMaker) -> None:
+    bundle = with_usual_length(attention_bundle(dtype="float32", causal="add"), 128)
+    plan = build_engine(bundle, CPU)
+    assert not list(check_lowered(Subject.of(bundle, CPU), plan.lowering))
