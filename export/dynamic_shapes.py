@@ -11,6 +11,7 @@ import torch
 
 from attnport.axes import Axis
 from attnport.errors import ModuleError, UsageError
+from attnport.export.example_sums import as_long_as_the_sum, require_sums
 
 # As the user gives them: one entry for each argument, as torch.export takes them.
 DynamicShapes = Sequence[Any] | Mapping[str, Any]
@@ -75,14 +76,14 @@ def bind_example(
             f"the axes {', '.join(sorted(unused))} are given but no input has them: name them in "
             "dynamic_shapes, or leave them out"
         )
-    _require_sums(named, dims, axes)
+    require_sums(named, dims, axes)
     enlarged = {
         name: _enlarged(name, tensor, dims.get(name, {}), axes) for name, tensor in named.items()
     }
     _require_one_size(enlarged, dims, axes)
     sizes = {axis: enlarged[n].shape[at] for n, by in dims.items() for at, axis in by.items()}
     enlarged = {
-        name: _as_long_as_the_sum(tensor, dims.get(name, {}), axes, sizes)
+        name: as_long_as_the_sum(tensor, dims.get(name, {}), axes, sizes)
         for name, tensor in enlarged.items()
     }
     replace = {id(named[name]): tensor for name, tensor in enlarged.items()}
@@ -225,45 +226,6 @@ def _enlarged(
                 f"axis {symbol!r} is fixed at {axis.min}, and dimension {dim} of the example "
                 f"{name} has {size}: give an example of that size"
             )
-    return tensor
-
-
-def _require_sums(
-    tensors: Mapping[str, torch.Tensor],
-    dims: Mapping[str, Mapping[int, str]],
-    axes: Mapping[str, Axis],
-) -> None:
-    """In the example as it is given, a derived axis is as long as its terms together."""
-    found = {
-        axis: (name, dim, tensors[name].shape[dim])
-        for name, by_dim in dims.items()
-        for dim, axis in by_dim.items()
-    }
-    sizes = {axis: size for axis, (_, _, size) in found.items()}
-    for symbol, (name, dim, size) in found.items():
-        axis = axes[symbol]
-        known = all(not isinstance(term, str) or term in sizes for term in axis.terms)
-        if axis.terms and known and axis.size_among(sizes) != size:
-            given = ", ".join(f"{t} {sizes[t]}" for t in axis.terms if isinstance(t, str))
-            raise UsageError(
-                f"axis {axis.rule}, and dimension {dim} of the example {name} has {size} where "
-                f"{given} make {axis.size_among(sizes)}: give an example of that size, or declare "
-                "the axis otherwise"
-            )
-
-
-def _as_long_as_the_sum(
-    tensor: torch.Tensor,
-    dims: Mapping[int, str],
-    axes: Mapping[str, Axis],
-    sizes: Mapping[str, int],
-) -> torch.Tensor:
-    """Repeats what is short of a derived axis, whose terms may have been enlarged."""
-    for dim, symbol in dims.items():
-        axis = axes[symbol]
-        if axis.terms and all(not isinstance(t, str) or t in sizes for t in axis.terms):
-            index = torch.arange(axis.size_among(sizes), device=tensor.device) % tensor.shape[dim]
-            tensor = tensor.index_select(dim, index)
     return tensor
 
 
