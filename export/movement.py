@@ -103,6 +103,19 @@ def trace_back(value: ir.Value, graphs: Sequence[ConcreteGraph] = ()) -> Chain:
     return Chain(source, value, tuple(reversed(nodes)), scale)
 
 
+def without_factors(
+    value: ir.Value, graphs: Sequence[ConcreteGraph] = ()
+) -> tuple[ir.Value, float]:
+    """What the constant factors at the end of the way to a value multiply, and their product."""
+    product = 1.0
+    while (node := value.producer()) is not None:
+        factor = _constant_factor(node, graphs)
+        if factor is None:
+            break
+        value, product = factor[0], product * factor[1]
+    return value, product
+
+
 def _constant_factor(
     node: ir.Node, graphs: Sequence[ConcreteGraph]
 ) -> tuple[ir.Value, float] | None:

@@ -16,6 +16,7 @@ from attnport.export.heads import (
     repeat_heads,
     write_heads,
 )
+from attnport.export.movement import without_factors
 from attnport.export.records import Form
 from attnport.export.sites import AttentionSite, Operand
 from attnport.export.taps import Tap, repeated_heads
@@ -77,7 +78,10 @@ class OperandWriter:
         found = repeated_heads(chain, self._graph, transposed=turned)
         types = [node.op_type for node in chain.nodes]
         if found is None or types in (["Gather"], ["Gather", "Transpose"]):
-            return self._turned(which, self._site.operand(which)), 1.0
+            value, factor = self._site.operand(which), 1.0
+            if which == "key":
+                value, factor = without_factors(value, [self._graph])
+            return self._turned(which, value), factor
         heads = repeat_heads(self._writer, *found, which)
         if which == "key" and self.keys_transposed:
             perm = {"perm": [0, 1, 3, 2]}
