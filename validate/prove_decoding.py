@@ -9,7 +9,7 @@ from attnport.engines.decoding.open import open_decoding
 from attnport.engines.decoding.session import DecodingSession
 from attnport.engines.libraries import why_missing
 from attnport.engines.plan import EnginePlan
-from attnport.errors import AttnportError, InternalError, ModuleError
+from attnport.errors import AttnportError, InternalError, ModuleError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.validate.coverage import COVERAGE
 from attnport.validate.decoding import check_decoding, truth_of
@@ -71,6 +71,10 @@ def judge_decoding(
         session = opens()
     except InternalError:
         raise
+    except UsageError as err:
+        # Its inputs are not those of a model that decodes: parity of its cases is what there is.
+        yield subject.finding("decoding", "session", "not run", str(err), required=False)
+        return
     except (AttnportError, MemoryError) as err:
         found = judgement_of_refusal(err)
         yield subject.finding(

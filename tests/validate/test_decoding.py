@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn
 
 from attnport.engines.decoding.open import carried_session, open_decoding
 from attnport.export.bundle import Bundle
+from attnport.export.records import OutputErrors
 from attnport.validate.bound import bound
 from attnport.validate.decoding import Truth, truth_of
 from attnport.validate.decoding_greedy import check_greedy
@@ -134,6 +136,31 @@ def test_shipped_sequences_need_no_module(
     assert all(f.status == "passed" and f.required for f in ways)
     assert (greedy.status, greedy.required) == ("not run", False)
     assert "the module is not at hand" in greedy.message
+
+
+def test_inputs_that_are_not_understood_are_said(decoder: Decoder) -> None:
+    manifest = decoder.bundle.manifest
+    inputs = [s.model_copy(update={"role": "lengths"}) for s in manifest.inputs]
+    bundle = Bundle(decoder.bundle.path, manifest.model_copy(update={"inputs": tuple(inputs)}))
+    (found,) = prove_decoding(bundle, "ort-cpu", None, decoder.module, required=True)
+    assert (found.status, found.required) == ("not run", False)
+    assert "has neither token ids nor activations" in found.message
+
+
+def test_all_ways_uninformative_is_no_proof(
+    decoder: Decoder, truth: Truth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = OutputErrors(max=truth.reference.rms, mean=truth.reference.rms)
+    vague = dataclasses.replace(
+        truth, reference=truth.reference.model_copy(update={"perturbed": wide})
+    )
+    monkeypatch.setattr("attnport.validate.prove_decoding.truth_of", lambda *_: vague)
+    found = {
+        f.case: f
+        for f in prove_decoding(decoder.bundle, "ort-cpu", None, decoder.module, required=True)
+    }
+    assert {f.status for f in found.values()} == {"not run"}
+    assert [f.case for f in found.values() if f.required] == ["coverage"]
 
 
 def test_engine_that_cannot_be_opened_is_told(decoder: Decoder) -> None:
