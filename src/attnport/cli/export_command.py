@@ -139,6 +139,8 @@ def _show_bundle(bundle: Bundle) -> None:
         for note in done.notes:
             say(f"    {note}")
     show_inspection(manifest.attentions, manifest.projection_groups)
+    for cache in manifest.caches:
+        say(f"cache: {cache.input} -> {cache.output} ({cache.kind}, axis {cache.axis})")
     names = ", ".join(case.name for case in manifest.cases)
     say(
         f"{len(manifest.cases)} cases: {names}" if names else "no case, so nothing to compare with"
