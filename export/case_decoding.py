@@ -34,23 +34,29 @@ def decoding_sizes(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> Siz
     if tokens is None or not caches:
         return None
     sizes = dict(first_sizes(axes).get("between", {}))
-    room = [_LONGEST, axes[tokens].max, *(spec.high for spec in specs if _is_limited(spec))]
-    for dim in {dim for spec in caches for dim in spec.shape[1:] if isinstance(dim, str)}:
-        if axes[dim].min > 0:
-            sizes[dim] = axes[dim].max  # a static cache whose length is an axis
-            room.append(axes[dim].max - SPARE)
-        else:
-            sizes[dim] = 0
-            room.append(axes[dim].max + 1 - SPARE)
-    if not any(isinstance(dim, str) and sizes[dim] == 0 for dim in caches[0].shape[1:]):
-        room += [d - SPARE for d in caches[0].shape[2:3] if isinstance(d, int)]
-    sizes[tokens] = min(n for n in room if n is not None)
+    lengths = {dim for spec in caches for dim in spec.shape[1:] if isinstance(dim, str)}
+    for dim in lengths:
+        sizes[dim] = 0 if axes[dim].min == 0 else axes[dim].max
+    sizes[tokens] = min(
+        _LONGEST,
+        axes[tokens].max,
+        *(spec.high for spec in specs if spec.role == "positions" and spec.high is not None),
+        *(_room(dim, axes) for dim in lengths or caches[0].shape[2:3]),
+    )
     batch = specs[0].shape[0]
     if isinstance(batch, str):
         sizes[batch] = min(max(_BATCH, axes[batch].min), axes[batch].max)
     if sizes[tokens] < max(2, axes[tokens].min):
         return None
     return sizes_with_sums(axes, {name: sizes[name] for name in plain_axes(axes)})
+
+
+def _room(length: int | str, axes: Mapping[str, Axis]) -> int:
+    """How many tokens a cache can take from none on, one at a time, beside the spare columns."""
+    if isinstance(length, int):
+        return length - SPARE
+    axis = axes[length]
+    return axis.max + (1 if axis.min == 0 else 0) - SPARE
 
 
 def _token_axis(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> str | None:
@@ -61,7 +67,3 @@ def _token_axis(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> str | 
                 dim = spec.shape[1]
                 return dim if isinstance(dim, str) and dim in axes else None
     return None
-
-
-def _is_limited(spec: TensorSpec) -> bool:
-    return spec.role == "positions" and spec.high is not None

@@ -9,7 +9,7 @@ be off by it), either is right: that is said, and not counted as a fault.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -90,19 +90,7 @@ def _judged(
         return Judgement("not run", message, {}, False)
     limit = 2 * bound(truth.reference, layout.result.dtype).max
     prompts = draw_prompts(layout, truth.seed)
-    parted: list[_Parting] = []
-    wides: WideLogits | None = None
-    most = _most_batch(layout)
-    for begin in range(0, len(prompts), most):
-        some = prompts[begin : begin + most]
-        chosen = generate(session, some, tokens).tokens
-        for one in _partings(bundle, module, some, chosen):
-            row = np.array([*some[one.prompt], *chosen[one.prompt][: one.token]])
-            wide = (wides := wides or WideLogits(bundle, layout, module)).of(row)[-1]
-            gap = float(wide[one.other] - wide[one.chosen])
-            parted.append(_Parting(begin + one.prompt, one.token, one.chosen, one.other, gap))
-            if not gap <= limit:
-                break  # one is enough, and what follows it would take long
+    parted = _compared(session, bundle, module, prompts, tokens, limit)
     wrong = [one for one in parted if not one.gap <= limit]
     numbers: dict[str, Number] = {
         "prompts": len(prompts),
@@ -112,18 +100,43 @@ def _judged(
         "bound": limit,
     }
     if wrong:
-        first = min(wrong, key=lambda one: (one.token, one.prompt))
+        first = wrong[0]
         message = (
-            f"not every token is PyTorch's: prompt "
-            f"{first.prompt} chooses {first.chosen} as token {first.token}, PyTorch {first.other}, "
-            f"whose logit is {first.gap:.3g} higher, of {limit:.3g} that rounding explains; look "
-            "at the ways of decoding that failed, and at positions"
+            f"not every token is PyTorch's: prompt {first.prompt} chooses {first.chosen} as token "
+            f"{first.token}, PyTorch {first.other}, whose logit is {first.gap:.3g} higher, of "
+            f"{limit:.3g} that rounding explains; look at the ways of decoding that failed, and at "
+            "positions"
         )
         return Judgement("failed", message, numbers)
     said = f"{len(prompts)} prompts, {tokens} tokens each: every one is PyTorch's choice, too"
     if parted:
         said += f", but for {len(parted)} between logits closer than the bound: either is right"
     return Judgement("passed", said, numbers)
+
+
+def _compared(
+    session: DecodingSession,
+    bundle: Bundle,
+    module: torch.nn.Module,
+    prompts: Sequence[list[int]],
+    tokens: int,
+    limit: float,
+) -> list[_Parting]:
+    """Where the two part, up to the first that rounding does not explain."""
+    wide = WideLogits(bundle, session.layout, module)
+    parted: list[_Parting] = []
+    most = _most_batch(session.layout)
+    for begin in range(0, len(prompts), most):
+        some = prompts[begin : begin + most]
+        chosen = generate(session, some, tokens).tokens
+        for one in _partings(bundle, module, some, chosen):
+            row = np.array([*some[one.prompt], *chosen[one.prompt][: one.token]])
+            logits = wide.of(row)[-1]
+            gap = float(logits[one.other] - logits[one.chosen])
+            parted.append(replace(one, prompt=begin + one.prompt, gap=gap))
+            if not gap <= limit:
+                return parted
+    return parted
 
 
 def draw_prompts(layout: DecodingLayout, seed: int) -> list[list[int]]:

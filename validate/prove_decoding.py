@@ -82,27 +82,34 @@ def judge_decoding(
         )
         return
     with session:
-        try:
-            truth = truth_of(bundle, session.layout, module)
-        except ModuleError as err:
-            yield subject.finding("decoding", "sequences", "failed", str(err), required=required)
-            return
-        if isinstance(truth, str):
-            yield subject.finding("decoding", "sequences", "not run", truth, required=required)
-            return
-        ways = list(check_decoding(session, bundle, truth, required=required))
-        yield from ways
-        if all(finding.status == "not run" for finding in ways):
-            message = "no way of decoding could be judged: export it in float32 or float16, too"
-            yield subject.finding("decoding", COVERAGE, "not run", message, required=required)
-        if not session.layout.has_vocabulary:
-            return
-        if module is None:
-            yield subject.finding("decoding", "greedy", "not run", _no_module(), required=False)
-            return
-        from attnport.validate.decoding_greedy import check_greedy
+        yield from _of_session(session, bundle, module, required)
 
-        yield check_greedy(session, bundle, module, truth, required=required)
+
+def _of_session(
+    session: DecodingSession, bundle: Bundle, module: torch.nn.Module | None, required: bool
+) -> Iterator[Finding]:
+    subject = Subject.of(bundle, session.kind)
+    try:
+        truth = truth_of(bundle, session.layout, module)
+    except ModuleError as err:
+        yield subject.finding("decoding", "sequences", "failed", str(err), required=required)
+        return
+    if isinstance(truth, str):
+        yield subject.finding("decoding", "sequences", "not run", truth, required=required)
+        return
+    ways = list(check_decoding(session, bundle, truth, required=required))
+    yield from ways
+    if all(finding.status == "not run" for finding in ways):
+        message = "no way of decoding could be judged: export it in float32 or float16, too"
+        yield subject.finding("decoding", COVERAGE, "not run", message, required=required)
+    if not session.layout.has_vocabulary:
+        return
+    if module is None:
+        yield subject.finding("decoding", "greedy", "not run", _no_module(), required=False)
+        return
+    from attnport.validate.decoding_greedy import check_greedy
+
+    yield check_greedy(session, bundle, module, truth, required=required)
 
 
 def _no_module() -> str:

@@ -14,6 +14,9 @@ from attnport.engines.decoding.session import DecodingSession
 from attnport.errors import GraphError, InputError, UsageError
 from attnport.export.arrays import numpy_dtype
 
+# What is called with the logits (B,V) that tokens are chosen by.
+Saw = Callable[[np.ndarray], object]
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -49,7 +52,7 @@ def generate(
     *,
     capacity: int | None = None,
     side: Literal["left", "right"] = "left",
-    saw: Callable[[np.ndarray], object] | None = None,
+    saw: Saw | None = None,
 ) -> Generation:
     """Continues every prompt by the token of the largest logit, the lowest id among equals.
 
@@ -77,17 +80,9 @@ def generate(
     ids = ids.astype(numpy_dtype(session.layout.tokens.dtype))
     session.start(len(prompts), capacity=capacity)
     start = time.perf_counter()
-    logits = _prefill(session, ids, valid)
-    chosen = [_choose(logits, saw)]
+    first = _choose(_prefill(session, ids, valid), saw)
     prefill_seconds, prefill_copied = time.perf_counter() - start, session.copied_in_all
-    seconds: list[float] = []
-    copied: list[Copied] = []
-    while len(chosen) < tokens and session.room > 0:
-        start = time.perf_counter()
-        logits = session.feed(chosen[-1][:, None].astype(ids.dtype))[:, -1]
-        chosen.append(_choose(logits, saw))
-        seconds.append(time.perf_counter() - start)
-        copied.append(session.copied)
+    chosen, seconds, copied = _decode(session, first, tokens, saw)
     return Generation(
         tokens=tuple(tuple(int(one) for one in row) for row in np.stack(chosen, axis=1)),
         prefill_seconds=prefill_seconds,
@@ -96,6 +91,21 @@ def generate(
         step_copied=tuple(copied),
         full=len(chosen) < tokens,
     )
+
+
+def _decode(
+    session: DecodingSession, first: np.ndarray, tokens: int, saw: Saw | None
+) -> tuple[list[np.ndarray], list[float], list[Copied]]:
+    """One token a step, until there are enough or the caches are full; each step's time and bytes."""
+    kind = numpy_dtype(session.layout.tokens.dtype)
+    chosen, seconds, copied = [first], [], []
+    while len(chosen) < tokens and session.room > 0:
+        start = time.perf_counter()
+        logits = session.feed(chosen[-1][:, None].astype(kind))[:, -1]
+        chosen.append(_choose(logits, saw))
+        seconds.append(time.perf_counter() - start)
+        copied.append(session.copied)
+    return chosen, seconds, copied
 
 
 def pad(
@@ -134,7 +144,7 @@ def _prefill(session: DecodingSession, ids: np.ndarray, valid: np.ndarray) -> np
     return np.stack([found[row] for row in range(len(ids))])
 
 
-def _choose(logits: np.ndarray, saw: Callable[[np.ndarray], object] | None) -> np.ndarray:
+def _choose(logits: np.ndarray, saw: Saw | None) -> np.ndarray:
     if not np.isfinite(logits.max(axis=-1)).all():
         raise GraphError(
             "a step gave logits that are not finite, so there is no likeliest token: "

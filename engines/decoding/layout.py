@@ -103,20 +103,12 @@ def layout_of(bundle: Bundle) -> DecodingLayout:
             f"{bundle.path} has no caches, so it cannot decode token by token: export a model with "
             "past keys and values, such as decoder-lm"
         )
-    inputs = {spec.name: spec for spec in manifest.inputs}
-    outputs = {spec.name: spec for spec in manifest.outputs}
-    caches = tuple(Cache(inputs[c.input], outputs[c.output], c.axis) for c in manifest.caches)
-    kinds = {cache.kind for cache in manifest.caches}
-    if len(kinds) > 1:
-        raise UsageError(
-            f"{bundle.path} has caches of both kinds: export it with one kind for all layers"
-        )
-    (kind,) = kinds
-    held = {cache.output.name for cache in caches}
+    caches, kind = _caches(bundle)
+    held = {name for cache in caches for name in (cache.input.name, cache.output.name)}
     result = next((spec for spec in manifest.outputs if spec.name not in held), None)
     if result is None or len(result.shape) < 2:
         raise UsageError(f"{bundle.path} gives nothing but its caches: export it with its logits")
-    rest = [s for s in manifest.inputs if s.name not in {cache.input.name for cache in caches}]
+    rest = [spec for spec in manifest.inputs if spec.name not in held]
     tokens = _tokens(rest, result)
     if tokens is None:
         raise UsageError(
@@ -127,18 +119,30 @@ def layout_of(bundle: Bundle) -> DecodingLayout:
     mask = _mask(rest, caches[0])
     positions = next((s for s in rest if s.role == "positions" and len(s.shape) == 2), None)
     write_at = next((s for s in rest if s.role == "write_at"), None)
-    used = [spec for spec in (mask, positions, write_at) if spec is not None]
     return DecodingLayout(
         kind=kind,
         tokens=tokens,
         positions=positions,
         mask=mask,
         write_at=write_at,
-        fixed=tuple(spec for spec in rest if spec not in used),
+        fixed=tuple(spec for spec in rest if spec not in (mask, positions, write_at)),
         result=result,
         caches=caches,
         axes=bundle.axes,
     )
+
+
+def _caches(bundle: Bundle) -> tuple[tuple[Cache, ...], Kind]:
+    manifest = bundle.manifest
+    inputs = {spec.name: spec for spec in manifest.inputs}
+    outputs = {spec.name: spec for spec in manifest.outputs}
+    kinds = {cache.kind for cache in manifest.caches}
+    if len(kinds) > 1:
+        raise UsageError(
+            f"{bundle.path} has caches of both kinds: export it with one kind for all layers"
+        )
+    found = tuple(Cache(inputs[c.input], outputs[c.output], c.axis) for c in manifest.caches)
+    return found, kinds.pop()
 
 
 def _tokens(specs: Sequence[TensorSpec], result: TensorSpec) -> TensorSpec | None:

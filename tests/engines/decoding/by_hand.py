@@ -89,9 +89,30 @@ def ratio(found: np.ndarray, ids: np.ndarray) -> float:
 
 def graph(w: dict[str, np.ndarray], kind: Kind, *, second_reader: bool = False) -> onnx.ModelProto:
     """The same as an ONNX file; a second reader of a static cache keeps it from one buffer."""
+    nodes = _nodes(kind)
+    if second_reader:
+        before = "past" if kind == "concat" else "cache"
+        nodes.append(helper.make_node("Shape", [f"{before}_key_0"], ["size"], "/attn0/size"))
     element = helper.np_dtype_to_tensor_dtype(w["E"].dtype)
+    specs_in, specs_out = _specs(kind, str(w["E"].dtype))
+    outputs = [_value(s, element) for s in specs_out]
+    if second_reader:
+        outputs.append(helper.make_tensor_value_info("size", onnx.TensorProto.INT64, [4]))
+    made = helper.make_graph(
+        nodes,
+        "by-hand",
+        [_value(s, element) for s in specs_in],
+        outputs,
+        [numpy_helper.from_array(array, name) for name, array in _constants(w).items()],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+    onnx.checker.check_model(model)
+    return model
+
+
+def _constants(w: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     float_type = w["E"].dtype
-    constants: dict[str, np.ndarray] = {
+    return {
         **w,
         "ET": np.ascontiguousarray(w["E"].T),
         "scale": np.asarray(1 / math.sqrt(DH), float_type),
@@ -102,6 +123,9 @@ def graph(w: dict[str, np.ndarray], kind: Kind, *, second_reader: bool = False) 
         "one": np.asarray([1], np.int64),
         "repeat": np.repeat(np.arange(HKV), H // HKV),
     }
+
+
+def _nodes(kind: Kind) -> list[onnx.NodeProto]:
     nodes: list[onnx.NodeProto] = []
 
     def node(op: str, inputs: str, output: str, **attributes: Any) -> None:
@@ -116,7 +140,7 @@ def graph(w: dict[str, np.ndarray], kind: Kind, *, second_reader: bool = False) 
         node("MatMul", f"h W{name}", f"{name}_flat")
         node("Reshape", f"{name}_flat {shape}", f"{name}_apart")
         node("Transpose", f"{name}_apart", name, perm=[0, 2, 1, 3])
-    before, after = ("past", "present") if kind == "concat" else ("cache", "updated")
+    after = "present" if kind == "concat" else "updated"
     for name, what in (("k", "key"), ("v", "value")):
         if kind == "concat":
             node("Concat", f"past_{what}_0 {name}", f"present_{what}_0", axis=2)
@@ -136,23 +160,7 @@ def graph(w: dict[str, np.ndarray], kind: Kind, *, second_reader: bool = False) 
     node("MatMul", "rows Wo", "attended")
     node("Add", "h attended", "sum")
     node("MatMul", "sum ET", "logits")
-    if second_reader:
-        node("Shape", f"{before}_key_0", "size")
-
-    specs_in, specs_out = _specs(kind, str(w["E"].dtype))
-    outputs = [_value(s, element) for s in specs_out]
-    if second_reader:
-        outputs.append(helper.make_tensor_value_info("size", onnx.TensorProto.INT64, [4]))
-    made = helper.make_graph(
-        nodes,
-        "by-hand",
-        [_value(s, element) for s in specs_in],
-        outputs,
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
-    onnx.checker.check_model(model)
-    return model
+    return nodes
 
 
 def make_bundle(
