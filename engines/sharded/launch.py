@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
+import queue
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from multiprocessing.connection import Connection, Listener, wait
+from collections.abc import Iterable
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
 from attnport.engines.child_process import child_environment, python_module
@@ -51,13 +53,12 @@ class Ranks:
         self.count = count
         self.pids: dict[int, int] = {}
         self._connections: dict[int, Connection] = {}
+        self._inbox: queue.Queue[tuple[Connection, object]] = queue.Queue()
         self._place = tempfile.TemporaryDirectory(prefix="attnport-ranks-")
         place = Path(self._place.name)
-        key = secrets.token_bytes(32)
         request = WorkerRequest(
             folder=folder.resolve(),
             socket=str(place / "socket"),
-            key=key.hex(),
             store=place / "store",
             device=device,
             timeout_seconds=timeout_seconds,
@@ -68,7 +69,8 @@ class Ranks:
         self._log = place / "log"
         self._torchrun: subprocess.Popen[bytes] | None = None
         try:
-            with Listener(request.socket, "AF_UNIX", backlog=count, authkey=key) as listener:
+            # The folder is this user's alone, and so is the socket in it.
+            with Listener(request.socket, "AF_UNIX", backlog=count) as listener:
                 self._torchrun = _start_torchrun(place, count, self._log)
                 self._await_start(listener, time.monotonic() + start_seconds)
         except BaseException:
@@ -76,9 +78,9 @@ class Ranks:
             raise
 
     def send(self, rank: int, message: object) -> None:
-        """Tells a rank something; one that died meanwhile is noticed by `receive`."""
-        with contextlib.suppress(OSError):
-            self._connections[rank].send(message)
+        """Tells a rank something, without waiting until it listens: it may have stopped."""
+        connection = self._connections[rank]
+        threading.Thread(target=_send, args=(connection, message), daemon=True).start()
 
     def receive(self, seconds: float) -> dict[int, object]:
         """One message of every rank.
@@ -87,27 +89,23 @@ class Ranks:
             seconds: How long to wait for all of them.
 
         Raises:
-            EngineUnavailableError: If a rank fails, dies or does not answer in time; all ranks
-                are ended then.
+            EngineUnavailableError: If a rank fails, dies or does not answer in time.
         """
         deadline = time.monotonic() + seconds
+        rank_of = {connection: rank for rank, connection in self._connections.items()}
         found: dict[int, object] = {}
         while len(found) < self.count:
-            open_ones = {c: r for r, c in self._connections.items() if r not in found}
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise self._ended(f"{_named(open_ones.values())} did not answer in {seconds:g} s")
-            for connection in wait(list(open_ones), timeout=left):
-                assert isinstance(connection, Connection)
-                rank = open_ones[connection]
-                found[rank] = self._message(connection, rank)
+            try:
+                connection, message = self._inbox.get(timeout=max(deadline - time.monotonic(), 0))
+            except queue.Empty:
+                silent = set(rank_of.values()) - set(found)
+                raise self._ended(f"{_named(silent)} did not answer in {seconds:g} s") from None
+            found[rank_of[connection]] = self._checked(message, rank_of[connection])
         return found
 
-    def _message(self, connection: Connection, rank: int) -> object:
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            raise self._ended(f"rank {rank} died") from None
+    def _checked(self, message: object, rank: int) -> object:
+        if message is None:
+            raise self._ended(f"rank {rank} died")
         if isinstance(message, Failure):
             own = message.message.startswith(f"rank {rank}")
             raise self._ended(message.message if own else f"rank {rank}: {message.message}")
@@ -115,11 +113,11 @@ class Ranks:
 
     def end(self) -> None:
         """Ends every process, whatever it does; one that is stopped, too."""
-        for connection in self._connections.values():
-            connection.close()
         for pid in self.pids.values():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        for connection in self._connections.values():
+            connection.close()
         if self._torchrun is not None:
             self._torchrun.terminate()
             try:
@@ -130,27 +128,42 @@ class Ranks:
         self._place.cleanup()
 
     def _await_start(self, listener: Listener, deadline: float) -> None:
-        while len(self._connections) < self.count:
-            connection = self._accept(listener, deadline)
-            hello = connection.recv()
-            assert isinstance(hello, Hello)
-            self._connections[hello.rank], self.pids[hello.rank] = connection, hello.pid
-        ready = self.receive(deadline - time.monotonic())
-        assert all(isinstance(message, Ready) for message in ready.values())
-
-    def _accept(self, listener: Listener, deadline: float) -> Connection:
-        """The next rank that says hello; torchrun's end and the deadline are looked at meanwhile."""
+        """Takes in every rank until all are ready; torchrun's end is looked at meanwhile."""
         assert self._torchrun is not None
-        raw = listener._listener._socket  # type: ignore[attr-defined]
-        raw.settimeout(_LOOK_SECONDS)
-        while True:
-            with contextlib.suppress(TimeoutError):
-                return listener.accept()
-            missing = _named(set(range(self.count)) - set(self._connections))
-            if self._torchrun.poll() is not None:
+        ready: set[int] = set()
+        while len(ready) < self.count:
+            self._accept(listener)
+            ended = self._torchrun.poll() is not None
+            # What a rank said before it ended may still be on the way here.
+            self._take_in(ready, seconds=1.0 if ended else 0.0)
+            missing = _named(set(range(self.count)) - ready)
+            if ended:
                 raise self._ended(f"torchrun ended before {missing} started")
             if time.monotonic() > deadline:
                 raise self._ended(f"{missing} did not start in time")
+
+    def _accept(self, listener: Listener) -> None:
+        """The next rank that connects, if one does so soon."""
+        raw = listener._listener._socket  # type: ignore[attr-defined]
+        raw.settimeout(_LOOK_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            connection = listener.accept()
+            arguments = (connection, self._inbox)
+            threading.Thread(target=_read, args=arguments, daemon=True).start()
+
+    def _take_in(self, ready: set[int], seconds: float) -> None:
+        """What ranks say while they start; the error of one that fails."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                connection, message = self._inbox.get(timeout=seconds)
+                if isinstance(message, Hello):
+                    self._connections[message.rank] = connection
+                    self.pids[message.rank] = message.pid
+                elif isinstance(message, Ready):
+                    ready.add(message.rank)
+                else:
+                    known = {one: rank for rank, one in self._connections.items()}
+                    self._checked(message, known[connection])
 
     def _ended(self, what: str) -> EngineUnavailableError:
         error = EngineUnavailableError(
@@ -188,6 +201,22 @@ def _start_torchrun(place: Path, count: int, log: Path) -> subprocess.Popen[byte
         )
 
 
-def _named(ranks: object) -> str:
-    numbers = sorted(ranks)  # type: ignore[call-overload]
+def _send(connection: Connection, message: object) -> None:
+    # One that died is noticed when its answer is awaited; one that was closed meanwhile has no
+    # handle any more, which is a TypeError.
+    with contextlib.suppress(OSError, TypeError):
+        connection.send(message)
+
+
+def _read(connection: Connection, inbox: queue.Queue[tuple[Connection, object]]) -> None:
+    """Hands on what a rank says; None when it is gone. A message may come in part for ever."""
+    try:
+        while True:
+            inbox.put((connection, connection.recv()))
+    except (EOFError, OSError, TypeError):
+        inbox.put((connection, None))
+
+
+def _named(ranks: Iterable[int]) -> str:
+    numbers = sorted(ranks)
     return ("rank " if len(numbers) == 1 else "ranks ") + ", ".join(map(str, numbers))

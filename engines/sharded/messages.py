@@ -16,7 +16,6 @@ class WorkerRequest(Record):
     Attributes:
         folder: The split bundle.
         socket: Where the asking process listens.
-        key: What it knows its own by, in hexadecimal digits.
         store: The file by which the ranks find each other.
         device: "cpu" or "cuda".
         timeout_seconds: How long a sum waits.
@@ -26,7 +25,6 @@ class WorkerRequest(Record):
 
     folder: Path
     socket: str
-    key: str
     store: Path
     device: str
     timeout_seconds: float

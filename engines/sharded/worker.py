@@ -48,7 +48,7 @@ def main(request_path: Path) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = WorkerRequest.model_validate_json(request_path.read_text("utf-8"))
     rank = int(os.environ.get("RANK", "-1"))
-    connection = Client(request.socket, "AF_UNIX", authkey=bytes.fromhex(request.key))
+    connection = Client(request.socket, "AF_UNIX")
     connection.send(Hello(rank, os.getpid()))
     inbox = _Inbox(connection)
     try:

@@ -55,6 +55,8 @@ def test_four_ranks_and_one_that_stops(half_block: Bundle, tmp_path: Path) -> No
         processes = _processes(engine)
         os.kill(processes[2], signal.SIGSTOP)
         started = time.monotonic()
+        assert engine.ranks is not None
+        engine.ranks.send(2, {"x": np.zeros(10_000_000)})  # more than a socket holds
         with pytest.raises(EngineUnavailableError, match=r"did not answer within 2 s"):
             engine.run(half_block.load_case("min").inputs)
         assert TIMEOUT_SECONDS / 2 < time.monotonic() - started < 15.0
