@@ -11,6 +11,7 @@
 # make zoo-latency   ONNX Runtime on our graphs against torch.onnx's: benchmarks/zoo/latency.md
 # make bench-export   memory and time of an export: benchmarks/export/results.md
 # make bench-lowering   long causal attentions on the CPU: benchmarks/lowering/results.md
+# make test-shard   every way of splitting over ranks, each model and form
 # make bench-shard   bytes and time of ranks on this machine: benchmarks/shard/results.md
 # make cases   what exporters were reported to get wrong, every case in every dtype
 # make mutants     every way of being wrong, planted in every model: benchmarks/validate/mutants.md
@@ -42,7 +43,7 @@ endif
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: bench-export bench-shard bench-decode bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
+.PHONY: test-shard bench-export bench-shard bench-decode bench-engines bench-gpu mutants calibrate bench-validate bench-lowering zoo zoo-latency cases test-triton soak-serve fuzz-serve bench-serve help demo test check lint clean
 
 help:
 	@sed -n '1,/^$$/s/^# \{0,1\}//p' Makefile
@@ -74,6 +75,9 @@ zoo: $(STAMP)
 zoo-latency: $(STAMP)
 	$(BIN)/python -m pip install -q $(PIP_ARGS) -c constraints.txt -e '.[zoo]'
 	$(BIN)/python -m benchmarks.zoo.latency $(NAMES) $(LATENCY_ARGS)
+
+test-shard: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "" tests/shard
 
 bench-shard: $(STAMP)
 	$(BIN)/python -m benchmarks.shard.run
