@@ -18,7 +18,9 @@ import numpy as np
 
 from attnport.engines.decoding.layout import DecodingLayout
 from attnport.engines.decoding.session import DecodingSession
-from attnport.errors import InternalError
+from attnport.engines.decoding.visibility import Held, Step
+from attnport.engines.decoding.words import mask_as
+from attnport.errors import InternalError, UsageError
 from attnport.export import case_decoding
 from attnport.export.bundle import Bundle, Case
 from attnport.export.records import OutputReference
@@ -28,6 +30,9 @@ from attnport.validate.judgement import Judgement, judge, judgement_of_refusal
 
 if TYPE_CHECKING:
     import torch
+
+
+_NO_MASK = "the graph takes no mask over its caches, so it cannot be told what is padding"
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ def truth_of(
     Raises:
         BundleError: If the case cannot be read.
         ModuleError: If the module fails.
+        UsageError: If its mask is none that decoding makes.
     """
     for record in bundle.manifest.cases:
         if record.mask == case_decoding.MASK:
@@ -102,6 +108,9 @@ def check_decoding(
     """
     subject = Subject.of(bundle, session.kind)
     for name, way in WAYS.items():
+        if session.layout.mask is None and "padd" in name:
+            yield subject.finding("decoding", name, "not run", _NO_MASK, required=False)
+            continue
         found = _judged(session, truth, way)
         message = found.message
         if found.status == "failed":
@@ -153,6 +162,12 @@ def _truth(case: Case, layout: DecodingLayout) -> Truth | str:
     name = layout.result.name
     if name not in case.references:
         return f"the case {case.record.name!r} holds no reference of {name!r}: export again"
+    if not _is_only_hidden(case, layout):
+        mask = layout.mask.name if layout.mask is not None else "the mask"
+        raise UsageError(
+            f"{mask} does more than hide what comes after: decoding gives no other bias, so parity "
+            "of the bundle's cases is what there is"
+        )
     return Truth(
         tokens=case.inputs[layout.tokens.name],
         fixed={spec.name: case.inputs[spec.name] for spec in layout.fixed},
@@ -160,3 +175,13 @@ def _truth(case: Case, layout: DecodingLayout) -> Truth | str:
         reference=case.record.references[name],
         seed=case.record.seed,
     )
+
+
+def _is_only_hidden(case: Case, layout: DecodingLayout) -> bool:
+    """Whether the case's mask is what a session gives for one pass."""
+    if layout.mask is None or layout.kind == "static":
+        return True
+    tokens = case.inputs[layout.tokens.name]
+    step = Step(Held(len(tokens), None), np.ones(tokens.shape[:2], bool))
+    given = mask_as(layout.mask, step.mask, step.real)
+    return np.array_equal(given, case.inputs[layout.mask.name])

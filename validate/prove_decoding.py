@@ -91,6 +91,9 @@ def _of_session(
     subject = Subject.of(bundle, session.kind)
     try:
         truth = truth_of(bundle, session.layout, module)
+    except UsageError as err:
+        yield subject.finding("decoding", "sequences", "not run", str(err), required=False)
+        return
     except ModuleError as err:
         yield subject.finding("decoding", "sequences", "failed", str(err), required=required)
         return
