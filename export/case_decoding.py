@@ -35,6 +35,8 @@ def decoding_sizes(specs: Sequence[TensorSpec], axes: Mapping[str, Axis]) -> Siz
         return None
     sizes = dict(first_sizes(axes).get("between", {}))
     lengths = {dim for spec in caches for dim in spec.shape[1:] if isinstance(dim, str)}
+    if any(axes[dim].min > 0 for dim in lengths) and not any(s.role == "write_at" for s in specs):
+        return None  # a past that is never empty
     for dim in lengths:
         sizes[dim] = 0 if axes[dim].min == 0 else axes[dim].max
     sizes[tokens] = min(

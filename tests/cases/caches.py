@@ -68,7 +68,7 @@ def _cached(b: int, n: int) -> Args:
 
 
 _X, _PAST = {0: "b", 1: "n"}, {0: "b", 2: "p"}
-_AXES: Axes = {"b": (1, 2, 4), "n": (1, 6, 14), "p": (1, 7, 16)}
+_AXES: Axes = {"b": (1, 2, 4), "n": (1, 6, 14), "p": (0, 7, 16)}
 
 
 def _cached_with_mask(b: int, n: int) -> Args:
