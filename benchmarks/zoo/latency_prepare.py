@@ -5,6 +5,7 @@ A folder for each architecture, kept, so that a measurement on a quiet machine s
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.catalogue import ARCHITECTURES
 from benchmarks.zoo.latency_choice import STAMP, Choice, stamp
+from benchmarks.zoo.setting import this_setting
 from benchmarks.zoo.stock import OPSETS, StockError, export_stock
 
 from attnport.engines.lower_for_cpu import lower_for_cpu
@@ -34,8 +36,9 @@ def prepare(choice: Choice, folder: Path) -> None:
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    (folder / STAMP).unlink(missing_ok=True)
+    shutil.rmtree(folder / "ours", ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
     entry = ARCHITECTURES[choice.name]
     module = entry.make()
     bundle = export_module(
@@ -47,13 +50,22 @@ def prepare(choice: Choice, folder: Path) -> None:
     (folder / "ours.txt").write_text(str(file.relative_to(folder)), "utf-8")
     np.savez(folder / "feeds.npz", **_feeds(entry, bundle, choice))  # type: ignore[arg-type]
     for opset in OPSETS:
-        home = folder / f"stock{opset}"
-        home.mkdir()
-        try:
-            export_stock(entry, module, "float32", opset, home / "model.onnx")
-        except StockError as err:
-            (home / "refusal.txt").write_text(str(err), "utf-8")
+        _export_stock(entry, module, opset, folder / f"stock{opset}")
     (folder / STAMP).write_text(stamp(choice), "utf-8")
+
+
+def _export_stock(entry: Architecture, module: torch.nn.Module, opset: int, home: Path) -> None:
+    """Nothing of ours is in it, so it is kept as long as the libraries are the same."""
+    stamp_file, versions = home / STAMP, json.dumps(this_setting(), sort_keys=True)
+    if stamp_file.is_file() and stamp_file.read_text("utf-8") == versions:
+        return
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir()
+    try:
+        export_stock(entry, module, "float32", opset, home / "model.onnx")
+    except StockError as err:
+        (home / "refusal.txt").write_text(str(err), "utf-8")
+    stamp_file.write_text(versions, "utf-8")
 
 
 def _feeds(entry: Architecture, bundle: Bundle, choice: Choice) -> dict[str, np.ndarray]:
