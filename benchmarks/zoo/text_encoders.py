@@ -157,8 +157,7 @@ ENCODERS = (
     _encoder(
         "xlnet",
         "XLNetModel",
-        _SELF + "; positions have scores of their own",
-        uncapturable="it shifts scores by a view, of which torch cannot tell the sizes it is for",
+        _SELF + "; positions have scores of their own; einsum throughout",
         sizes={
             "vocab_size": VOCABULARY,
             "d_model": D,
