@@ -113,7 +113,7 @@ def _rows_looked_up(value: ir.Value) -> int | None:
             if node.op_type == "Gather" and use.idx == 1 and table is not None:
                 tensor = table.const_value
                 if tensor is not None and len(tensor.shape) == 2:
-                    return int(tensor.shape[0])
+                    return int(tensor.shape.numpy()[0])
             if node.op_type in _RESHAPED and use.idx == 0 and node.outputs[0] not in seen:
                 seen.add(node.outputs[0])
                 pending.append(node.outputs[0])
