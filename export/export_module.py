@@ -103,6 +103,7 @@ def export_module(
         ModuleError: If it cannot be captured, or fails itself.
     """
     tell = progress or (lambda step, fraction: None)
+    _require_module_and_args(module, args)
     chosen = _dtype(module, args, dtype)
     ranges = axes_by_name(axes)
     low = module_in_dtype(module, chosen)
@@ -170,6 +171,14 @@ def _cast_one(arg: Any, dtype: str) -> Any:
     """Floating inputs are exported in the bundle's dtype, with the module."""
     floating = isinstance(arg, torch.Tensor) and arg.is_floating_point()
     return arg.to(torch_dtype(dtype)) if floating else arg
+
+
+def _require_module_and_args(module: object, args: object) -> None:
+    if not isinstance(module, torch.nn.Module):
+        what = f"the class {module.__name__}" if isinstance(module, type) else repr(module)
+        raise ModuleError(f"{what} is no module: give an instance of a torch.nn.Module")
+    if isinstance(args, torch.Tensor):
+        raise ModuleError("args is one tensor: give the example inputs as a tuple, (tensor,)")
 
 
 def _require_float_output(module: torch.nn.Module, outputs: Sequence[TensorSpec]) -> None:

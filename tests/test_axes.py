@@ -76,3 +76,9 @@ def test_what_is_no_sum_is_refused(text: str) -> None:
 def test_sums_of_what_is_not_there_are_refused(axes: dict[str, AxisLike], part: str) -> None:
     with pytest.raises(UsageError, match=part):
         axes_by_name(axes)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2), (1, 2, 3, 4), ()])
+def test_an_axis_of_other_than_three_sizes_is_refused(sizes: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match=r"give its \(min, opt, max\)"):
+        axes_by_name({"batch": sizes})  # type: ignore[arg-type]  # wrong on purpose

@@ -23,6 +23,25 @@ class _Change(NamedTuple):
     numbers: dict[str, Number]
 
 
+def require_same_model(baseline: Report, model: str, dtype: str) -> None:
+    """Refuses a baseline that could not be compared with, before anything is proved.
+
+    Args:
+        baseline: The earlier report.
+        model: The bundle's name.
+        dtype: The bundle's dtype.
+
+    Raises:
+        UsageError: If the baseline is of other models or dtypes altogether.
+    """
+    earlier = {key[:2] for key in _by_key(baseline)}
+    if (model, dtype) not in earlier:
+        raise UsageError(
+            f"the baseline is of {_names(earlier)}, and the bundle {model} in {dtype}: give an "
+            "earlier report of the same model and dtype"
+        )
+
+
 def compare(report: Report, baseline: Report, percent: float | None) -> list[Finding]:
     """What changed, one Finding each, and one that sums up.
 

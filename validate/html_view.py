@@ -15,6 +15,8 @@ from attnport.validate.table import SummaryRow, summary_rows
 # How many reasons stand above the fold; the others are in the table of findings.
 MOST_REASONS = 3
 _LONGEST_NUMBER = 60
+# Cases that are the check itself: the sum of all, the ratio of latencies.
+_SUMS = (COVERAGE, "ratio")
 
 Mark = Literal["passed", "failed", "not run", "not required"]
 
@@ -135,7 +137,7 @@ def _subject(check: str, engine: str, members: Sequence[Finding]) -> str:
     # The graph and the sum of all cases are names of ours that say nothing to a reader.
     where = "" if engine == GRAPH else f" · {engine}"
     if len(members) == 1:
-        of = "" if first.case == COVERAGE else f" of {first.case}"
+        of = "" if first.case in _SUMS else f" of {first.case}"
         return f"{first.model} {first.dtype} · {check}{of}{where}"
     models = list(dict.fromkeys(f"{f.model} {f.dtype}" for f in members))
     which = models[0] if len(models) == 1 else f"{models[0]} and {len(models) - 1} more"

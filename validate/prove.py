@@ -69,6 +69,7 @@ def prove(
         InputError: If a case of the user's own does not fit.
         GraphError: If `model.onnx` cannot be read.
     """
+    _require_arguments(engines, module)
     require = require or Requirements()
     kinds = tuple(dict.fromkeys((*engines, *require.kinds())))
     for kind in kinds:
@@ -119,6 +120,16 @@ def _prove_all(run: Proof, kinds: Sequence[str]) -> None:
         run.steps.reach(done * (1 + len(run.bench.cases)))
         prove_kind(run, kind)
     run.findings += _no_engine_ran(run, kinds)
+
+
+def _require_arguments(engines: object, module: object) -> None:
+    if isinstance(engines, str):
+        raise UsageError(f"engines is a string: give a list of kinds, [{engines!r}]")
+    # Known by what is called of it: torch is not imported for this.
+    if module is not None and not hasattr(module, "named_modules"):
+        raise UsageError(
+            f"module is {module!r}: give a torch.nn.Module, the one that was exported"
+        )
 
 
 def _no_module(bundle: Bundle) -> str:

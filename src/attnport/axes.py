@@ -244,4 +244,9 @@ def axis_of(name: str, value: AxisLike) -> Axis | AxisSum:
     """An axis from what it may be given as: a range, a sum as text, or itself."""
     if isinstance(value, (Axis, AxisSum)):
         return value
-    return AxisSum(name, sum_terms(value)) if isinstance(value, str) else Axis(name, *value)
+    if isinstance(value, str):
+        return AxisSum(name, sum_terms(value))
+    sizes = tuple(value)
+    if len(sizes) != 3:
+        raise UsageError(f"axis {name!r} has the sizes {sizes}: give its (min, opt, max)")
+    return Axis(name, *sizes)

@@ -15,6 +15,7 @@ from tests.export.exported import assert_parity
 from tests.export.modules import Batched, Separate, Unbound, eager, eager_causal, sdpa
 from torch import Tensor, nn
 
+from attnport.errors import ModuleError
 from attnport.export.bundle import Bundle
 from attnport.export.cases import DEFAULT_BUDGET_BYTES
 from attnport.export.export_module import export_module
@@ -345,3 +346,19 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert told[0] == ("capturing the module", 0.0)
     assert told[-1] == ("done", 1.0)
     assert fractions == sorted(fractions)
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "said"),
+    [
+        (nn.Identity, (torch.ones(2, 4),), "the class Identity is no module: give an instance"),
+        (3, (torch.ones(2, 4),), "3 is no module"),
+        (nn.Identity(), torch.ones(2, 4), r"as a tuple, \(tensor,\)"),
+    ],
+)
+def test_what_is_no_module_or_no_tuple_is_refused(
+    module: Any, args: Any, said: str, tmp_path: Path
+) -> None:
+    axes = {"batch": (1, 2, 3)}
+    with pytest.raises(ModuleError, match=said):
+        export_module(module, args, tmp_path / "b", dynamic_shapes=({0: "batch"},), axes=axes)

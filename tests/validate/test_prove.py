@@ -262,3 +262,10 @@ def test_a_machine_without_torch_proves_parity_from_the_shipped_cases(bundle: Bu
     command = [sys.executable, "-c", PARITY_WITHOUT_TORCH, str(bundle.path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_no_list_of_engines_and_no_module_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"give a list of kinds, \['ort-cpu'\]"):
+        prove(bundle, "ort-cpu")
+    with pytest.raises(UsageError, match=r"module is 3: give a torch\.nn\.Module"):
+        prove(bundle, ["ort-cpu"], module=3)  # type: ignore[arg-type]  # wrong on purpose

@@ -160,3 +160,19 @@ def test_a_file_in_place_of_a_bundle_is_told_apart(
     (tmp_path / "other.onnx").write_text("")
     assert cli.main(["validate", str(tmp_path / "other.onnx")]) == 2
     assert "has no module to be compared with" in capsys.readouterr().err
+
+
+def test_a_baseline_of_another_model_is_told_before_the_proof(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from attnport import api
+
+    earlier = tmp_path / "earlier.json"
+    assert validate(folder, "--report", str(earlier)) == 0
+    monkeypatch.setattr(api, "prove", lambda *args, **keywords: pytest.fail("it was proved"))
+    words = ["export", "multi-head", "--set", "d_model=32", "--set", "num_heads=2"]
+    assert cli.main([*words, "--max-cases", "1", "--out", str(tmp_path / "other")]) == 0
+    capsys.readouterr()
+    assert cli.main(["validate", str(tmp_path / "other"), "--baseline", str(earlier)]) == 2
+    assert "the baseline is of causal-multi-head in float32" in capsys.readouterr().err

@@ -130,6 +130,10 @@ def validate(
     kinds = kinds or ([] if wanted.kinds() else ["ort-cpu"])
     earlier = _baseline(baseline or gates.baseline)
     whole = Bundle.load(bundle)
+    if earlier is not None:
+        from attnport.validate.baseline import require_same_model
+
+        require_same_model(earlier, whole.name, whole.dtype)
     extent = Extent(
         further=further or gates.cases == "further",
         own=tuple(_own_cases(text) for text in cases or ()),
