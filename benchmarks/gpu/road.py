@@ -42,8 +42,12 @@ STEPS = (
     Step("doctor", "what this machine can do", (*_ATTNPORT, "typer", "rich"), 60),
     Step("proof", "every engine against its module, and what fused", (*_ATTNPORT, "scipy"), 200),
     Step("foreign", "plans that were built without a GPU, opened here", _ATTNPORT, 60),
-    Step("latency", "between events, inputs rotated, CUDA graphs, copies apart, torch beside it",
-         (*_ATTNPORT, "scipy", "cuda"), 120),
+    Step(
+        "latency",
+        "between events, inputs rotated, CUDA graphs, copies apart, torch beside it",
+        (*_ATTNPORT, "scipy", "cuda"),
+        120,
+    ),
     Step("speed", "calls of one thread and of four, copies and all", (*_ATTNPORT, "scipy"), 60),
     Step("tests", "the tests with the marker gpu", (*_ATTNPORT, "pytest"), 150),
 )

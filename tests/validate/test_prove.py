@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +10,11 @@ import pytest
 from tests.validate.onnx_engine import OnnxEngine
 from tests.validate.small_bundle import Fault, inspection, make_bundle, with_reference
 
-from attnport.engines import libraries
 from attnport.engines.plan import EnginePlan
 from attnport.errors import BuildError, EngineUnavailableError, UsageError
 from attnport.export.bundle import Bundle
 from attnport.export.records import AttentionInfo, Inspection, OutputErrors
-from attnport.validate import prove as proving
 from attnport.validate import prove_kind
-from attnport.validate.extent import Extent
 from attnport.validate.finding import Finding
 from attnport.validate.html_view import reasons, remarks
 from attnport.validate.prove import prove
@@ -142,30 +137,6 @@ def test_fusion_in_onnx_runtime_on_a_device_is_asked_for_and_not_told(bundle: Bu
     assert found.message.startswith("not applicable")
 
 
-def test_further_cases_without_torch_name_the_extra(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(proving, "why_missing", lambda library: f"{library} is not installed")
-    with pytest.raises(
-        UsageError, match=r"torch is not installed: `pip install 'attnport\[export"
-    ):
-        prove(bundle, ["ort-cpu"], extent=Extent(further=True))
-
-
-def test_further_cases_without_a_source_say_where_a_module_comes_from(bundle: Bundle) -> None:
-    with pytest.raises(UsageError, match=r"does not say what it was made from: pass module="):
-        prove(bundle, ["ort-cpu"], extent=Extent(further=True))
-
-
-def test_torch_engines_without_torch_name_the_extra(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(libraries, "why_missing", lambda library: f"{library} is not installed")
-    report = prove(bundle, ["torch-eager"], inspection=inspection())
-    (found,) = of(report, "parity", "torch-eager")
-    assert found.message == "torch is not installed: `pip install 'attnport[export]'`"
-
-
 def test_a_bundle_without_cases_is_not_proved(bundle: Bundle) -> None:
     empty = replace(bundle, manifest=bundle.manifest.model_copy(update={"cases": ()}))
     assert prove(empty, ["ort-cpu"], inspection=inspection()).verdict == "not proved"
@@ -241,31 +212,3 @@ def test_float32_is_shown_as_not_fused(tmp_path: Path) -> None:
     assert (found.status, found.required) == ("not run", False)
     assert "not fused" in found.message
     assert report.verdict == "proved"
-
-
-PARITY_WITHOUT_TORCH = """\
-import sys
-sys.modules["torch"] = None
-from attnport.validate import prove as proving
-assert "onnxruntime" not in sys.modules and "onnx" not in sys.modules
-from attnport.export.bundle import Bundle
-from attnport.export.records import Inspection
-bundle = Bundle.load(sys.argv[1])
-held = Inspection(
-    attentions=bundle.manifest.attentions, projection_groups=bundle.manifest.projection_groups
-)
-sys.exit(proving.prove(bundle, ["ort-cpu", "torch-eager"], inspection=held).exit_code)
-"""
-
-
-def test_a_machine_without_torch_proves_parity_from_the_shipped_cases(bundle: Bundle) -> None:
-    command = [sys.executable, "-c", PARITY_WITHOUT_TORCH, str(bundle.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_what_is_no_list_of_engines_and_no_module_is_refused(bundle: Bundle) -> None:
-    with pytest.raises(UsageError, match=r"give a list of kinds, \['ort-cpu'\]"):
-        prove(bundle, "ort-cpu")
-    with pytest.raises(UsageError, match=r"module is 3: give a torch\.nn\.Module"):
-        prove(bundle, ["ort-cpu"], module=3)  # type: ignore[arg-type]  # wrong on purpose
