@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +53,10 @@ class RankGroup:
             raise EngineUnavailableError(f"this torch has no {backend}: install one that has")
         self._dist: Any = dist
         self.rank, self.ranks, self._device = rank, ranks, device
+        if device == "cuda":
+            import torch
+
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         where = f"file://{store.resolve()}" if store is not None else "env://"
         try:
             dist.init_process_group(
@@ -111,8 +116,6 @@ def world_from_environment(names: Sequence[str] = ("RANK", "WORLD_SIZE")) -> tup
     Raises:
         UsageError: If they are not set.
     """
-    import os
-
     try:
         rank, ranks = (int(os.environ[name]) for name in names)
     except (KeyError, ValueError) as err:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -61,8 +62,13 @@ class Rank:
                 f"{path} is split over {self.sharded.count} ranks, and {started} processes were "
                 f"started: use `torchrun --nproc-per-node {self.sharded.count}`"
             )
+        # torchrun numbers the ranks of each machine: each takes the GPU of that number.
+        own = {"device_id": os.environ.get("LOCAL_RANK", "0")} if device == "cuda" else {}
         self._session = RankSession(
-            self.sharded.rank(self.rank), provider=_PROVIDERS[device], threads=threads
+            self.sharded.rank(self.rank),
+            provider=_PROVIDERS[device],
+            provider_options=own,
+            threads=threads,
         )
         self._group = RankGroup(
             self.rank,

@@ -33,6 +33,7 @@ class RankSession:
     Args:
         bundle: The rank's.
         provider: What runs the nodes.
+        provider_options: Its own, such as the number of the GPU.
         threads: How many CPU threads compute one node; None leaves it to ONNX Runtime.
 
     Attributes:
@@ -45,13 +46,18 @@ class RankSession:
     """
 
     def __init__(
-        self, bundle: Bundle, *, provider: str = "CPUExecutionProvider", threads: int | None = None
+        self,
+        bundle: Bundle,
+        *,
+        provider: str = "CPUExecutionProvider",
+        provider_options: Mapping[str, str] | None = None,
+        threads: int | None = None,
     ) -> None:
         segments = cut_into_segments(bundle.model_path)
         load_cuda_libraries(provider)
         self._outputs = [spec.name for spec in bundle.manifest.outputs]
         self._parts = [
-            _Part(segment, _session(segment, bundle, provider, threads), done)
+            _Part(segment, _session(segment, bundle, provider, provider_options, threads), done)
             for segment, done in zip(
                 segments, _no_longer_wanted(segments, self._outputs), strict=True
             )
@@ -95,14 +101,25 @@ def _no_longer_wanted(segments: list[Segment], outputs: list[str]) -> list[froze
     ]
 
 
-def _session(segment: Segment, bundle: Bundle, provider: str, threads: int | None) -> Any:
+def _session(
+    segment: Segment,
+    bundle: Bundle,
+    provider: str,
+    provider_options: Mapping[str, str] | None,
+    threads: int | None,
+) -> Any:
     from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as OrtNotImplemented
 
     if not segment.content:
         return None
     try:
         session = create_session(
-            segment.content, bundle.path, provider, DISABLED_OPTIMIZERS, threads=threads
+            segment.content,
+            bundle.path,
+            provider,
+            DISABLED_OPTIMIZERS,
+            provider_options=provider_options,
+            threads=threads,
         )
     except OrtNotImplemented as err:
         raise UnsupportedDtypeError(
