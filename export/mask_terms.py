@@ -22,6 +22,7 @@ from attnport.export.mask_sources import (
 from attnport.export.sites import AttentionSite, MaskTerm
 
 Graphs = Sequence[ConcreteGraph]
+_HIDES = -1e3  # of what stands beside scores: exp of it is 0 in float32
 _LOOKS_UP = {"Gather", "GatherElements", "GatherND", "Slice", "Expand", "Reshape"}
 
 
@@ -31,7 +32,9 @@ def plain_terms(
     """The term without disguise, where that is exact; a sum of masks as its parts.
 
     A finite number that is added stays so beside another mask: where both hide, it adds to what the
-    other has left there. It does not where it is -inf in this dtype, and 0 times it NaN.
+    other has left there. It does not where it is -inf in this dtype, and 0 times it NaN; nor over
+    mere biases, which it absorbs. (ONNX Runtime adds float16 in float32, where a bias is felt beside
+    float16's lowest number: a row hidden whole would not keep equal weights, as MPNet's then did.)
     """
     if term.kind == "bool":
         return [unmoved_condition(term, graphs)]
@@ -39,10 +42,19 @@ def plain_terms(
         return [term]
     plain = _without_additive_disguise(term, dtype, graphs)
     by_number = any(one.kind == "bool" and math.isfinite(one.fill) for one in plain)
-    alone = len(plain) == 1 and len(site.terms) == 1
+    before = site.terms[: site.terms.index(term)]
+    alone = len(plain) == 1 and len(site.terms) == len(before) + 1
+    alone = alone and all(_is_bias(other, dtype, graphs) for other in before)
     if by_number and not alone and not can_be_minus_infinity(term.value):
         return [term]
     return plain
+
+
+def _is_bias(term: MaskTerm, dtype: ir.DataType, graphs: Graphs) -> bool:
+    """Whether a term only shifts scores: no number in it is low enough to hide any."""
+    if term.kind == "bool" or _without_additive_disguise(term, dtype, graphs) != [term]:
+        return False
+    return not _can_reach(term.value, _HIDES)
 
 
 def _without_additive_disguise(
@@ -133,6 +145,11 @@ def can_be_minus_infinity(value: ir.Value) -> bool:
     """
     element = value.dtype.numpy() if value.dtype is not None else np.dtype(np.float32)
     lowest = float(ml_dtypes.finfo(element).min) if _is_float(value.dtype) else -math.inf
+    return _can_reach(value, lowest)
+
+
+def _can_reach(value: ir.Value, lowest: float) -> bool:
+    """Whether an additive mask holds a number below the lowest for some input."""
     pending, seen = [value], {value}
     while pending:
         one = pending.pop()
@@ -158,7 +175,7 @@ def _is_float(dtype: ir.DataType | None) -> bool:
 
 
 def _reaches_below(constant: ir.Value, lowest: float) -> bool:
-    """Whether a constant holds a number that is -inf in the dtype whose lowest is given."""
+    """Whether a floating constant holds a number below the lowest."""
     array = constant_array(constant)
     if array is None or not _is_float(constant.dtype):
         return False

@@ -60,6 +60,10 @@ HIDES: dict[str, tuple[Callable[[Net, str], str], str, bool]] = {
     "(1 - m) * finfo.min": (
         lambda n, s: n.op("Add", s, _bert_mask(n)), "bool", False,
     ),
+    "a constant bias, and then (1 - m) * finfo.min": (
+        lambda n, s: n.op("Add", n.op("Add", s, _head_bias()), _bert_mask(n)),
+        "bool+additive", False,
+    ),
     "two masks, one after the other": (
         lambda n, s: n.op(
             "Where", n.input("pad", ["batch", 1, 1, "seq"], "bool"),
@@ -71,10 +75,13 @@ HIDES: dict[str, tuple[Callable[[Net, str], str], str, bool]] = {
         "bool+additive", True,
     ),
     "a constant bias of each head": (
-        lambda n, s: n.op("Add", s, np.arange(HEADS, dtype=np.float32).reshape(1, HEADS, 1, 1)),
-        "additive", False,
+        lambda n, s: n.op("Add", s, _head_bias()), "additive", False,
     ),
 }  # fmt: skip
+
+
+def _head_bias() -> np.ndarray:
+    return np.arange(HEADS, dtype=np.float32).reshape(1, HEADS, 1, 1)
 
 
 def _bert_mask(net: Net) -> str:
