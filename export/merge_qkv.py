@@ -154,7 +154,7 @@ def _merged_bias(pairs: Sequence[tuple[Projection, Tap]]) -> np.ndarray | None:
 def _split_columns(writer: GraphWriter, group: Group, packed: ir.Value) -> list[ir.Value]:
     """(B,N,Eq+Ek+Ev) -> a Split of the columns -> heads of each, where a tap is heads."""
     parts = writer.split(packed, group.sizes, -1, f"{group.kind}_split")
-    layout = next(iter(group.members.values())).layout
+    layout = group.order
     written = []
     for which, part in zip(group.members, parts, strict=True):
         tap = group.taps[which]
@@ -173,7 +173,7 @@ def _split_heads(writer: GraphWriter, group: Group, packed: ir.Value) -> list[ir
     layouts = [group.taps[which].layout for which in group.members]
     counts = [len(layout.distinct_heads()[0]) for layout in layouts]
     shape = (sum(counts), layouts[0].head_size)
-    order = next(iter(group.members.values())).layout
+    order = group.order
     heads = write_heads(writer, packed, order, shape, group.kind)
     parts = writer.split(heads, counts, 1, f"{group.kind}_split")
     return [

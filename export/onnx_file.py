@@ -11,7 +11,7 @@ import onnx_ir.passes.common as common
 
 from attnport.axes import Axis
 from attnport.errors import GraphError, InternalError
-from attnport.export.passes import expand, inspect_graph, lift_heads
+from attnport.export.passes import inspect_graph, write_plainly
 from attnport.export.records import Inspection
 
 # Weights above this go to a file of their own, which can be mapped and is not parsed.
@@ -64,8 +64,7 @@ def inspect_model(path: str | Path, axes: Mapping[str, Axis] | None = None) -> I
     model = load_onnx(path)
     common.InlinePass()(model)
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    expand(model, axes or {}, "attention")
-    lift_heads(model, axes or {})
+    write_plainly(model, axes or {}, "attention")
     return inspect_graph(model.graph, axes)
 
 

@@ -5,6 +5,7 @@
     write_in_bodies    captured attention in branches and loops written out
     expand_operator    the operator's cache, key lengths and window written out
     einsum_to_matmul   batched products written as Einsum become MatMul
+    plain_scores       masks are added to scores, scales come before them
     heads_from_batch   scores that change between three axes and four have four throughout
     merge_qkv          projections that share an input become one matrix
     write_pattern      every attention in the canonical form (or write_attention, the operator)
@@ -37,6 +38,7 @@ from attnport.export.guard_returned import guard_returned
 from attnport.export.heads_from_batch import has_reshaped_scores, heads_from_batch
 from attnport.export.mask_data import mask_feeds
 from attnport.export.merge_qkv import merge_qkv
+from attnport.export.plain_scores import may_have_other_scores, plain_scores
 from attnport.export.projections import find_groups
 from attnport.export.records import Form, Inspection, PassRecord
 from attnport.export.sites import AttentionSite
@@ -70,10 +72,7 @@ def run_passes(
     names = [value.name for value in model.graph.outputs]
     with _quiet():
         _tidy(model)
-        records = [fold_weights(model.graph), einsum_to_matmul(model.graph)]
-        records.append(write_in_bodies(model.graph))
-        records.append(expand(model, axes, form))
-        records.append(lift_heads(model, axes))
+        records = [fold_weights(model.graph), *write_plainly(model, axes, form)]
         records.append(merge_qkv(model.graph, *_unpack(look_at(model.graph, axes))))
         model.graph.sort()
         _tidy(model)
@@ -88,7 +87,18 @@ def run_passes(
     return tuple(records)
 
 
-def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
+def write_plainly(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> list[PassRecord]:
+    """What makes attentions look like those that are found, in place; nothing is merged yet."""
+    return [
+        einsum_to_matmul(model.graph),
+        write_in_bodies(model.graph),
+        _expand(model, axes, form),
+        _score_plainly(model, axes),
+        _lift_heads(model, axes),
+    ]
+
+
+def _expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
     """Writes out what the Attention operator keeps to itself, in place."""
     graph = model.graph
     if not any(node.op_type == "Attention" and not node.domain for node in graph):
@@ -99,7 +109,18 @@ def expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
     return record
 
 
-def lift_heads(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
+def _score_plainly(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
+    """Adds to scores what is subtracted, and scales them before anything is added, in place."""
+    graph = model.graph
+    if not may_have_other_scores(graph):
+        return PassRecord(name="plain_scores", changed=0)
+    record = plain_scores(graph, graphs_to_ask(graph, axes))
+    if record.changed:
+        _tidy(model)
+    return record
+
+
+def _lift_heads(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
     """Gives scores an axis of heads where only a part of their way has one, in place."""
     graph = model.graph
     if not has_reshaped_scores(graph):

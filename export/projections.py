@@ -196,12 +196,21 @@ class Group:
         return in_order and projection.product.op_type == "MatMul"
 
     @property
+    def order(self) -> SourceLayout:
+        """Whether rows of the shared input are batch-first or sequence-first."""
+        return next(iter(self._orders), "batch-first")
+
+    @property
+    def _orders(self) -> set[SourceLayout]:
+        """What the members' heads are made of; rows that go on whole stand in any order."""
+        return {p.layout for which, p in self.members.items() if not self.taps[which].rows}
+
+    @property
     def problem(self) -> str:
         """Why it cannot be merged; empty where it can, or is."""
         if self.merged:
             return ""
-        layouts = {projection.layout for projection in self.members.values()}
-        if len(layouts) > 1:
+        if len(self._orders) > 1:
             return "the projections read their input in different orders of batch and sequence"
         own = {node for which in self.members for node in self.taps[which].chain.nodes}
         for which, projection in self.members.items():

@@ -68,6 +68,11 @@ class Net:
         array = self._rng.standard_normal((rows, columns)) / math.sqrt(rows)
         return self._constant(array.astype(self.kind))
 
+    def heads_weight(self) -> str:
+        """(D,H,Dh)."""
+        array = self._rng.standard_normal((WIDTH, HEADS, SIZE)) / math.sqrt(WIDTH)
+        return self._constant(array.astype(self.kind))
+
     def vector(self, size: int = WIDTH) -> str:
         return self._constant(self._rng.standard_normal(size).astype(self.kind))
 

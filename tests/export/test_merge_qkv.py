@@ -28,7 +28,7 @@ from tests.export.nets import (
     split_heads,
     to_ir,
 )
-from tests.export.ways_heads import MADE, REPEATS, repeated
+from tests.export.ways_heads import MADE, REPEATS, by_einsum, repeated
 
 from attnport.export.onnx_file import inspect_model, save_onnx
 from attnport.export.passes import run_passes
@@ -173,6 +173,15 @@ def test_weights_stored_either_way(stored: str) -> None:
     assert record.changed == 1
     assert (group.kind, group.merged) == ("qkv", True)
     assert not [node for node in after.graph.node if node.op_type == "Gemm"]
+
+
+def test_weights_with_an_axis_of_heads() -> None:
+    """XLNet's: Einsum of rows with (D,H,Dh)."""
+    after, record, group = merged(self_attention(make_heads=by_einsum))
+    assert record.changed == 1
+    assert (group.kind, group.merged) == ("qkv", True)
+    assert "Einsum" not in [node.op_type for node in after.graph.node]
+    assert len(matrices(after)) == 2
 
 
 @pytest.mark.parametrize("made", ["chunk", "slices", "unbind"])

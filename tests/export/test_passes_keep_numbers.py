@@ -36,7 +36,7 @@ from tests.export.nets import (
     separate,
     softmax,
 )
-from tests.export.ways_heads import MADE, REPEATS, interleaved, repeated
+from tests.export.ways_heads import MADE, REPEATS, by_einsum, interleaved, repeated
 from tests.export.ways_masks import (
     ALMOST_CAUSAL,
     CAUSAL,
@@ -182,9 +182,10 @@ def test_a_guard_that_lived_on_nan_gives_dead_rows_zero() -> None:
     assert "IsNaN" not in [node.op_type for node in after.graph.node]
 
 
-@pytest.mark.parametrize("made", [*MADE, "interleaved"])
+@pytest.mark.parametrize("made", [*MADE, "interleaved", "Einsum with heads"])
 def test_heads(made: str) -> None:
-    assert_kept(self_attention(make_heads=MADE.get(made, interleaved)))
+    ways = {**MADE, "interleaved": interleaved, "Einsum with heads": by_einsum}
+    assert_kept(self_attention(make_heads=ways[made]))
 
 
 @pytest.mark.parametrize("form", FORMS)

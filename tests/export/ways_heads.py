@@ -90,6 +90,17 @@ def reshaped_step_by_step(net: Net, x: str) -> Heads:
     return found[0], found[1], found[2]
 
 
+def by_einsum(net: Net, x: str) -> Heads:
+    """Weights with an axis of heads (D,H,Dh), as XLNet has them."""
+    weights = [net.heads_weight() for _ in range(3)]
+    q = net.op("Einsum", x, weights[0], equation="bid,dhe->bhie")
+    k, v = (
+        net.op("Transpose", net.op("Einsum", x, one, equation="bid,dhe->bihe"), perm=[0, 2, 1, 3])
+        for one in weights[1:]
+    )
+    return q, k, v
+
+
 MADE: dict[str, Callable[[Net, str], Heads]] = {
     "chunk": chunk,
     "slices": slices,
