@@ -2,9 +2,9 @@
 
     tidy               functions inlined, constants made initializers, dead nodes removed
     fold_weights       movements of constants are done once, here
+    einsum_to_matmul   products written as Einsum become MatMul
     write_in_bodies    captured attention in branches and loops written out
     expand_operator    the operator's cache, key lengths and window written out
-    einsum_to_matmul   batched products written as Einsum become MatMul
     plain_scores       masks are added to scores, scales come before them
     heads_from_batch   scores that change between three axes and four have four throughout
     merge_qkv          projections that share an input become one matrix
@@ -98,37 +98,41 @@ def write_plainly(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> list
     ]
 
 
-def _expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
-    """Writes out what the Attention operator keeps to itself, in place."""
-    graph = model.graph
-    if not any(node.op_type == "Attention" and not node.domain for node in graph):
-        return PassRecord(name="expand_operator", changed=0)
-    record = expand_operator(graph, graphs_to_ask(graph, axes), form)
+def _where_wanted(
+    model: ir.Model,
+    axes: Mapping[str, Axis],
+    name: str,
+    wanted: bool,
+    rewrite: Callable[[ir.Graph, list[ConcreteGraph]], PassRecord],
+) -> PassRecord:
+    """Runs a pass that asks the graph at sizes, unless there is nothing in it for the pass."""
+    if not wanted:
+        return PassRecord(name=name, changed=0)
+    record = rewrite(model.graph, graphs_to_ask(model.graph, axes))
     if record.changed:
         _tidy(model)
     return record
+
+
+def _expand(model: ir.Model, axes: Mapping[str, Axis], form: Form) -> PassRecord:
+    """Writes out what the Attention operator keeps to itself, in place."""
+    wanted = any(node.op_type == "Attention" and not node.domain for node in model.graph)
+    return _where_wanted(
+        model, axes, "expand_operator", wanted,
+        lambda graph, graphs: expand_operator(graph, graphs, form),
+    )  # fmt: skip
 
 
 def _score_plainly(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
     """Adds to scores what is subtracted, and scales them before anything is added, in place."""
-    graph = model.graph
-    if not may_have_other_scores(graph):
-        return PassRecord(name="plain_scores", changed=0)
-    record = plain_scores(graph, graphs_to_ask(graph, axes))
-    if record.changed:
-        _tidy(model)
-    return record
+    wanted = may_have_other_scores(model.graph)
+    return _where_wanted(model, axes, "plain_scores", wanted, plain_scores)
 
 
 def _lift_heads(model: ir.Model, axes: Mapping[str, Axis]) -> PassRecord:
     """Gives scores an axis of heads where only a part of their way has one, in place."""
-    graph = model.graph
-    if not has_reshaped_scores(graph):
-        return PassRecord(name="heads_from_batch", changed=0)
-    record = heads_from_batch(graph, graphs_to_ask(graph, axes))
-    if record.changed:
-        _tidy(model)
-    return record
+    wanted = has_reshaped_scores(model.graph)
+    return _where_wanted(model, axes, "heads_from_batch", wanted, heads_from_batch)
 
 
 def inspect_graph(graph: ir.Graph, axes: Mapping[str, Axis] | None = None) -> Inspection:
